@@ -1,0 +1,142 @@
+#include "client/cli/backend.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/base/status_macros.h"
+#include "core/key/limits.h"
+#include "core/lookup/probe_engine.h"
+
+namespace latchkey {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+class RemoteBackend final : public Backend {
+ public:
+  RemoteBackend(std::unique_ptr<LookupClient> client, v1::DescribeTableResponse table, KeyKind kind)
+      : client_(std::move(client)), table_(std::move(table)), kind_(kind) {}
+
+  KeyKind key_kind() const override { return kind_; }
+  size_t batch_keys_max() const override { return table_.limits().batch_keys_max(); }
+  size_t batch_bytes_max() const override {
+    return table_.limits().request_bytes_max() - kTableNameBytesMax - 64;  // the request's other fields
+  }
+
+  Json Describe() const override {
+    google::protobuf::util::JsonPrintOptions options;
+    options.preserve_proto_field_names = true;
+    options.always_print_primitive_fields = true;
+    std::string text;
+    (void)google::protobuf::util::MessageToJsonString(table_, &text, options);
+    return Json::parse(text);
+  }
+
+  absl::StatusOr<ClientRows> BatchGet(std::span<const std::string_view> keys) override {
+    return client_->BatchGet(table_.table(), keys);
+  }
+
+ private:
+  const std::unique_ptr<LookupClient> client_;
+  const v1::DescribeTableResponse table_;
+  const KeyKind kind_;
+};
+
+Json DescribeSegment(const Segment& segment) {
+  const SegmentHeader& header = segment.header();
+  Json json = {{"file", segment.path().substr(segment.path().rfind('/') + 1)},
+               {"rows", header.row_count},
+               {"layout", LayoutName(header.layout)},
+               {"filter_bits_per_key", header.filter_bits_per_key},
+               {"partitions", header.partition_count()},
+               {"file_bytes", header.file_bytes()},
+               {"key_bytes_min", header.key_bytes_min},
+               {"key_bytes_max", header.key_bytes_max},
+               {"slots", header.slot_count},
+               {"displacement_max", header.displacement_max},
+               {"segment_id", fmt::format("{:016x}", header.segment_id)},
+               {"format", fmt::format("{}.{}", kFormatMajor, kFormatMinor)}};
+  for (size_t i = 0; i < kSectionCount; ++i) {
+    json["section_bytes"][std::string(SectionName(static_cast<SectionKind>(i)))] =
+        header.sections[i].size_bytes;
+  }
+  return json;
+}
+
+class LocalBackend final : public Backend {
+ public:
+  LocalBackend(std::string table, std::shared_ptr<const Snapshot> snapshot)
+      : table_(std::move(table)), snapshot_(std::move(snapshot)) {}
+
+  KeyKind key_kind() const override { return snapshot_->schema().key_kind; }
+  size_t batch_keys_max() const override { return kBatchKeysDefault; }
+  size_t batch_bytes_max() const override { return kBatchKeysDefault * kRequestBytesPerKey; }
+
+  Json Describe() const override {
+    const Manifest& manifest = snapshot_->manifest();
+    Json json = {{"table", table_},
+                 {"generation", manifest.generation},
+                 {"created_unix_s", manifest.created_unix_s},
+                 {"key_kind", KeyKindName(manifest.schema.key_kind)},
+                 {"doc_id_bits", manifest.schema.doc_id_bytes * 8},
+                 {"values", ValueKindName(manifest.schema.value_kind)},
+                 {"value_width", manifest.schema.value_width},
+                 {"rows", snapshot_->row_count()},
+                 {"table_id", TableIdText(manifest.identity.table_id)}};
+    json["segments"] = Json::array();
+    for (const auto& segment : snapshot_->segments()) {
+      json["segments"].push_back(DescribeSegment(*segment));
+    }
+    return json;
+  }
+
+  absl::StatusOr<ClientRows> BatchGet(std::span<const std::string_view> keys) override {
+    engine_.Lookup(*snapshot_, keys, &results_);
+    ClientRows result;
+    result.generation = snapshot_->generation();
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const LookupResult row = results_.at(i);
+      const bool damaged = row.outcome == Outcome::kDamaged;
+      result.rows.push_back({damaged                            ? v1::NOT_DONE
+                             : row.outcome == Outcome::kFound ? v1::FOUND
+                                                                : v1::ABSENT,
+                             damaged ? v1::DAMAGED_DATA : v1::REASON_NONE, row.doc_id,
+                             std::string(row.value)});
+    }
+    return result;
+  }
+
+ private:
+  const std::string table_;
+  const std::shared_ptr<const Snapshot> snapshot_;
+  ProbeEngine engine_;
+  LookupResults results_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const Snapshot>> OpenLocalTable(const std::string& data_dir,
+                                                               const std::string& table) {
+  LATCHKEY_RETURN_IF_ERROR(ValidateTableName(table));
+  return Snapshot::OpenNewest(PosixFileSystem(), JoinPath(data_dir, table));
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> OpenBackend(const BackendOptions& options) {
+  if (options.server.empty()) {
+    LATCHKEY_ASSIGN_OR_RETURN(auto snapshot, OpenLocalTable(options.data_dir, options.table));
+    return std::make_unique<LocalBackend>(options.table, std::move(snapshot));
+  }
+  auto client = std::make_unique<LookupClient>(options.server, options.timeout_s);
+  auto table = client->Describe(options.table);
+  if (!table.ok()) return Prefixed(table.status(), options.server);
+  const auto kind = ParseKeyKind(table->key_kind());
+  if (!kind) {
+    return FailedPrecondition("{}: a newer server: this program does not know key kind '{}'",
+                              options.server, table->key_kind());
+  }
+  return std::make_unique<RemoteBackend>(std::move(client), *std::move(table), *kind);
+}
+
+}  // namespace latchkey

@@ -1,0 +1,99 @@
+// latchkey inspect
+#include <fmt/chrono.h>
+
+#include <iostream>
+#include <memory>
+
+#include "client/cli/commands.h"
+#include "client/cli/row_printer.h"
+#include "core/base/status_macros.h"
+
+namespace latchkey {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Numbers of 64 bits come as strings from a server, as JSON has it.
+uint64_t Number(const Json& json, const char* name) {
+  const Json& field = json.at(name);
+  return field.is_string() ? std::stoull(field.get<std::string>()) : field.get<uint64_t>();
+}
+
+std::string Bytes(uint64_t bytes) {
+  if (bytes < 10'000) return fmt::format("{} B", bytes);
+  if (bytes < 10'000'000) return fmt::format("{:.1f} KiB", static_cast<double>(bytes) / 1024);
+  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / 1024 / 1024);
+}
+
+void PrintSegment(const Json& segment) {
+  const uint64_t rows = Number(segment, "rows");
+  std::string keys = fmt::format("{} B", Number(segment, "key_bytes_min"));
+  if (Number(segment, "key_bytes_min") != Number(segment, "key_bytes_max")) {
+    keys = fmt::format("{} to {} B", Number(segment, "key_bytes_min"),
+                       Number(segment, "key_bytes_max"));
+  }
+  PutLine(fmt::format("  {}  {} rows, keys of {}, layout {}, filter {} bits a key, {} partitions",
+                      segment.at("file").get<std::string>(), rows, keys,
+                      segment.at("layout").get<std::string>(),
+                      Number(segment, "filter_bits_per_key"), Number(segment, "partitions")));
+  uint64_t sum = 0;
+  std::string parts;
+  for (const auto& [name, value] : segment.at("section_bytes").items()) {
+    const uint64_t bytes = Number(segment.at("section_bytes"), name.c_str());
+    sum += bytes;
+    if (bytes > 0) parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", name, Bytes(bytes));
+  }
+  PutLine(fmt::format("    {}; {:.2f} B a row", parts,
+                      rows == 0 ? 0.0 : static_cast<double>(sum) / static_cast<double>(rows)));
+}
+
+void PrintTable(const Json& table) {
+  const auto created = static_cast<std::time_t>(Number(table, "created_unix_s"));
+  PutLine(fmt::format("table {}, generation {}, published {:%Y-%m-%d %H:%M:%S} UTC",
+                      table.at("table").get<std::string>(), Number(table, "generation"),
+                      fmt::gmtime(created)));
+  std::string values = table.at("values").get<std::string>();
+  if (values == "fixed") values = fmt::format("of {} bytes", Number(table, "value_width"));
+  PutLine(fmt::format("{} rows, key kind {}, {}-bit doc ids, values {}", Number(table, "rows"),
+                      table.at("key_kind").get<std::string>(), Number(table, "doc_id_bits"),
+                      values));
+  PutLine("segments, newest first:");
+  if (table.contains("segments")) {
+    for (const Json& segment : table.at("segments")) PrintSegment(segment);
+  }
+  if (table.contains("limits")) {
+    const Json& limits = table.at("limits");
+    PutLine(fmt::format("limits: {} keys a batch, requests of {}, replies of {}",
+                        Number(limits, "batch_keys_max"), Bytes(Number(limits, "request_bytes_max")),
+                        Bytes(Number(limits, "reply_bytes_max"))));
+    const Json& counts = table.at("counts");
+    PutLine(fmt::format("since start: {} keys looked up, {} found, {} damaged, {} waits for the disk",
+                        Number(counts, "keys"), Number(counts, "found"), Number(counts, "damaged"),
+                        Number(counts, "major_faults")));
+  }
+}
+
+absl::StatusOr<int> RunInspect(const BackendOptions& options, bool as_json) {
+  LATCHKEY_ASSIGN_OR_RETURN(const auto backend, OpenBackend(options));
+  const Json table = backend->Describe();
+  if (as_json) {
+    PutLine(table.dump(1));
+  } else {
+    PrintTable(table);
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddInspectCommand(CLI::App& app, int* exit_code) {
+  CLI::App* const command = app.add_subcommand(
+      "inspect", "Show what a table holds and how it is laid out");
+  const auto options = std::make_shared<BackendOptions>();
+  const auto json = std::make_shared<bool>(false);
+  AddBackendOptions(*command, options.get());
+  command->add_flag("--json", *json, "As one JSON object");
+  command->callback([=] { *exit_code = ExitCodeOf(RunInspect(*options, *json)); });
+}
+
+}  // namespace latchkey

@@ -1,0 +1,68 @@
+// From rows to a published generation: the whole pipeline.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "core/build/record_source.h"
+#include "core/io/file_system.h"
+#include "core/segment/format.h"
+#include "core/table/manifest.h"
+
+namespace latchkey {
+
+enum class DuplicateRule {
+  kReject,  // a key that comes twice fails the build
+  kFirst,   // its first row counts
+  kLast,    // its last row counts
+};
+
+enum class LayoutChoice { kAuto, kInline, kTermOrder };
+
+inline constexpr uint64_t kBuildMemoryBytesMin = uint64_t{16} << 20;
+
+struct BuildOptions {
+  std::string data_dir;
+  std::string table;
+  TableSchema schema;
+  LayoutChoice layout = LayoutChoice::kAuto;
+  DuplicateRule duplicates = DuplicateRule::kReject;
+  uint8_t filter_bits_per_key = 10;  // 0: no filter
+  uint64_t memory_bytes = uint64_t{256} << 20;
+  // Adds a segment that wins over the table's present ones, instead of replacing them.
+  bool append = false;
+};
+
+struct BuildProgress {
+  enum class Phase { kRead, kWrite, kCheck };
+  Phase phase = Phase::kRead;
+  uint64_t rows = 0;        // done in this phase
+  uint64_t rows_total = 0;  // 0 if unknown
+  uint64_t bytes = 0;       // of input read, in phase kRead
+  uint64_t bytes_total = 0;
+};
+
+struct BuildResult {
+  uint64_t generation = 0;
+  uint64_t rows_read = 0;  // = rows_stored + duplicates_dropped
+  uint64_t rows_stored = 0;
+  uint64_t duplicates_dropped = 0;
+  uint64_t spilled_bytes = 0;
+  SegmentHeader header;  // of the segment that was written
+  std::string segment_path;
+};
+
+// Reads all rows of `source` into a new segment and publishes a generation with it. Until the last
+// step the table is as it was, and after an error it still is. Memory: `memory_bytes`, or the rows
+// of the largest of 1,024 partitions if that is more. `progress` is called now and then, from the
+// calling thread. Errors: what the source gives; InvalidArgument for options or rows that
+// contradict each other, and for duplicates under kReject; FailedPrecondition when another writer
+// is at work.
+absl::StatusOr<BuildResult> BuildTable(FileSystem& file_system, const BuildOptions& options,
+                                       RecordSource& source,
+                                       const std::function<void(const BuildProgress&)>& progress);
+
+}  // namespace latchkey

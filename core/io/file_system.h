@@ -1,0 +1,95 @@
+// The file system as the product uses it: an interface, so that tests can make the n-th call fail, tear a
+// write, or lose what was not synced. Every error names the path.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace latchkey {
+
+// A file being written. Thread-compatible. Destroying it closes it without a sync.
+class WritableFile {
+ public:
+  virtual ~WritableFile() = default;
+  // Writes all of `data` at `offset`; what was never written reads as zero bytes.
+  virtual absl::Status WriteAt(uint64_t offset, std::string_view data) = 0;
+  virtual absl::Status Truncate(uint64_t size_bytes) = 0;
+  // Returns once data and size are on the device.
+  virtual absl::Status Sync() = 0;
+  // Errors that only closing reveals; the file can't be used afterwards.
+  virtual absl::Status Close() = 0;
+};
+
+// A file read with read calls, not through a map. Thread-compatible.
+class ReadableFile {
+ public:
+  virtual ~ReadableFile() = default;
+  // Reads up to `size_bytes` at `offset` and returns how many there were: fewer only at the end.
+  virtual absl::StatusOr<size_t> ReadAt(uint64_t offset, size_t size_bytes, char* to) const = 0;
+  // Reads on from where the last such call ended, or from the start; 0 at the end.
+  // Works on pipes, where ReadAt does not.
+  virtual absl::StatusOr<size_t> ReadNext(size_t size_bytes, char* to) = 0;
+  // 0 for a pipe.
+  virtual absl::StatusOr<uint64_t> SizeBytes() const = 0;
+};
+
+// A whole file mapped read-only, for as long as this lives. Immutable, so any thread may read it.
+class MappedFile {
+ public:
+  virtual ~MappedFile() = default;
+  const uint8_t* data() const { return data_; }
+  uint64_t size_bytes() const { return size_bytes_; }
+
+ protected:
+  const uint8_t* data_ = nullptr;
+  uint64_t size_bytes_ = 0;
+};
+
+// Held until destroyed; the kernel drops it when the process dies, however it dies.
+class FileLock {
+ public:
+  virtual ~FileLock() = default;
+};
+
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+
+  // Creates an empty file; AlreadyExists if there is one.
+  virtual absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) = 0;
+  // Path "-" is standard input.
+  virtual absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) = 0;
+  virtual absl::StatusOr<std::unique_ptr<MappedFile>> Map(const std::string& path) = 0;
+  // FailedPrecondition when somebody else holds it.
+  virtual absl::StatusOr<std::unique_ptr<FileLock>> Lock(const std::string& path) = 0;
+
+  virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
+  virtual absl::Status Remove(const std::string& path) = 0;
+  // With all missing parents; what is there already is no error.
+  virtual absl::Status CreateDirectories(const std::string& path) = 0;
+  // Makes the names in a folder durable.
+  virtual absl::Status SyncDirectory(const std::string& path) = 0;
+  // Names in a folder, sorted, without "." and "..".
+  virtual absl::StatusOr<std::vector<std::string>> List(const std::string& path) = 0;
+
+  // The whole file; InvalidArgument when it is larger than `size_bytes_max`.
+  absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t size_bytes_max);
+};
+
+// The machine's own. Lives for ever; thread-safe.
+FileSystem& PosixFileSystem();
+
+inline std::string JoinPath(std::string_view folder, std::string_view name) {
+  std::string path(folder);
+  if (!path.empty() && path.back() != '/') path += '/';
+  path += name;
+  return path;
+}
+
+}  // namespace latchkey

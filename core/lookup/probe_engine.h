@@ -1,0 +1,31 @@
+// Looks keys up in a snapshot.
+#pragma once
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "core/lookup/lookup_results.h"
+#include "core/lookup/probe_stages.h"
+#include "core/table/snapshot.h"
+
+namespace latchkey {
+
+// Looks one key up: newest segment first, until one has it or can't tell. Its value points into the snapshot.
+// Any key will do; one that the table can't hold is absent.
+LookupResult LookupOne(const Snapshot& snapshot, std::string_view key);
+
+// Looks batches up. Thread-compatible: it keeps memory between batches, so have one a thread.
+class ProbeEngine {
+ public:
+  // Answers `keys: K views` into *results, K answers in the same order; duplicates are each answered.
+  // The same answers as LookupOne, at a fraction of the cost.
+  void Lookup(const Snapshot& snapshot, std::span<const std::string_view> keys,
+              LookupResults* results);
+
+ private:
+  std::vector<Hash128> hashes_;
+  Tile tile_;
+};
+
+}  // namespace latchkey

@@ -1,0 +1,66 @@
+// A manifest names the segments of one generation of a table. It is written last, by rename: before that, the
+// generation does not exist.
+//
+// In a table's folder: g00000007.manifest, and the segment files that generation 7 added: g00000007-0.segment …
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/io/file_system.h"
+#include "core/segment/format.h"
+
+namespace latchkey {
+
+struct SegmentRef {
+  std::string file;  // a name in the table's folder
+  uint64_t file_bytes = 0;
+  uint64_t segment_id = 0;
+  uint64_t header_checksum = 0;
+  uint64_t row_count = 0;
+  bool operator==(const SegmentRef&) const = default;
+};
+
+struct Manifest {
+  uint64_t generation = 0;  // from 1
+  TableIdentity identity;
+  TableSchema schema;
+  int64_t created_unix_s = 0;
+  std::vector<SegmentRef> segments;  // newest first; a key's row is that of the first segment that has it
+  bool operator==(const Manifest&) const = default;
+};
+
+// JSON text, and a last line with its checksum.
+std::string EncodeManifest(const Manifest& manifest);
+// DataLoss for damage, FailedPrecondition for another version.
+absl::StatusOr<Manifest> DecodeManifest(std::string_view text);
+
+std::string ManifestFileName(uint64_t generation);
+std::string SegmentFileName(uint64_t generation, size_t index);
+
+// OK for 1 to kTableNameBytesMax letters, digits, '-', '_', '.', not beginning with '.'.
+absl::Status ValidateTableName(std::string_view name);
+
+// Names of the folders in `data_dir` that hold a table, sorted.
+absl::StatusOr<std::vector<std::string>> ListTables(FileSystem& file_system,
+                                                    const std::string& data_dir);
+// Generations whose manifests lie in `table_dir`, ascending.
+absl::StatusOr<std::vector<uint64_t>> ListGenerations(FileSystem& file_system,
+                                                      const std::string& table_dir);
+// Errors name the file; NotFound if it is not there.
+absl::StatusOr<Manifest> ReadManifest(FileSystem& file_system, const std::string& table_dir,
+                                      uint64_t generation);
+// The newest generation's; NotFound if the table has none.
+absl::StatusOr<Manifest> ReadNewestManifest(FileSystem& file_system, const std::string& table_dir);
+
+// Publishes: writes aside, syncs, renames, syncs the folder. The segment files must be synced already.
+absl::Status PublishManifest(FileSystem& file_system, const std::string& table_dir,
+                             const Manifest& manifest);
+
+// Removes what no manifest names: segment files and temporaries that a killed writer left. Under the table's lock.
+absl::Status RemoveOrphans(FileSystem& file_system, const std::string& table_dir);
+
+}  // namespace latchkey

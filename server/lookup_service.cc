@@ -1,0 +1,137 @@
+#include "server/lookup_service.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/base/status_macros.h"
+#include "server/wire.h"
+
+namespace latchkey {
+namespace {
+
+absl::Status NoSuchTable(const std::string& table) {
+  return NotFound("no table '{}'", EscapeTsv(table.substr(0, kTableNameBytesMax)));
+}
+
+TableCounts CountsOf(const LookupResults& results) {
+  TableCounts counts;
+  counts.keys = results.size();
+  for (const Outcome outcome : results.outcomes) {
+    counts.found += outcome == Outcome::kFound;
+    counts.damaged += outcome == Outcome::kDamaged;
+  }
+  return counts;
+}
+
+grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext* context, const absl::Status& status) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpcStatus(status));
+  return reactor;
+}
+
+}  // namespace
+
+LookupService::LookupService(const ServerOptions& options, const Catalog& catalog,
+                             Executor& executor)
+    : options_(options),
+      catalog_(catalog),
+      executor_(executor),
+      major_faults_before_(ProcessMajorFaults() - executor.MajorFaults()) {}
+
+template <typename Answer>
+grpc::ServerUnaryReactor* LookupService::Execute(grpc::CallbackServerContext* context,
+                                                 const std::string& table, Answer answer) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  // Request and reply live until Finish, also when the call is cancelled meanwhile.
+  const bool queued = executor_.Submit([this, context, reactor, &table, answer](Worker& worker) {
+    absl::Status status;
+    if (context->IsCancelled()) {
+      status = absl::CancelledError("the caller has gone");
+    } else if (context->deadline() < std::chrono::system_clock::now()) {
+      status = absl::DeadlineExceededError("the deadline came before the look-up began");
+    } else if (const auto snapshot = catalog_.Acquire(table)) {
+      status = answer(worker, *snapshot);
+    } else {
+      status = NoSuchTable(table);
+    }
+    reactor->Finish(ToGrpcStatus(status));
+  });
+  if (!queued) {
+    reactor->Finish(ToGrpcStatus(absl::ResourceExhaustedError(
+        fmt::format("{} requests are waiting already", options_.queue_max))));
+  }
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* LookupService::Get(grpc::CallbackServerContext* context,
+                                             const v1::GetRequest* request,
+                                             v1::GetResponse* response) {
+  return Execute(context, request->table(),
+                 [this, request, response](Worker& worker, const Snapshot& snapshot) {
+                   std::string_view key;
+                   LATCHKEY_RETURN_IF_ERROR(
+                       DecodeKey(*request, snapshot.schema().key_kind, &key, &worker.key_bytes));
+                   const LookupResult result = LookupOne(snapshot, key);
+                   EncodeResult(*request, snapshot, result, options_.reply_bytes_max, response);
+                   worker.Count(request->table(), {1, result.outcome == Outcome::kFound,
+                                                   result.outcome == Outcome::kDamaged, 0});
+                   return absl::OkStatus();
+                 });
+}
+
+grpc::ServerUnaryReactor* LookupService::BatchGet(grpc::CallbackServerContext* context,
+                                                  const v1::BatchGetRequest* request,
+                                                  v1::BatchGetResponse* response) {
+  // Before any work is done for it, a place in the queue included.
+  if (const uint64_t count = CountKeys(*request); count > options_.batch_keys_max) {
+    return Finish(context, absl::ResourceExhaustedError(
+                               fmt::format("batch: expected at most {} keys, got {}",
+                                           options_.batch_keys_max, count)));
+  }
+  return Execute(
+      context, request->table(),
+      [this, request, response](Worker& worker, const Snapshot& snapshot) {
+        LATCHKEY_RETURN_IF_ERROR(DecodeKeys(*request, snapshot.schema().key_kind, &worker.keys,
+                                            &worker.key_bytes));
+        worker.engine.Lookup(snapshot, worker.keys, &worker.results);
+        EncodeResults(*request, snapshot, worker.results, options_.reply_bytes_max, response);
+        worker.Count(request->table(), CountsOf(worker.results));
+        return absl::OkStatus();
+      });
+}
+
+grpc::ServerUnaryReactor* LookupService::ListTables(grpc::CallbackServerContext* context,
+                                                    const v1::ListTablesRequest* /*request*/,
+                                                    v1::ListTablesResponse* response) {
+  for (const std::string& name : catalog_.Names()) {
+    const auto snapshot = catalog_.Acquire(name);
+    if (snapshot == nullptr) continue;
+    v1::ListTablesResponse::Table* const table = response->add_tables();
+    table->set_name(name);
+    table->set_generation(snapshot->generation());
+    table->set_rows(snapshot->row_count());
+  }
+  return Finish(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* LookupService::DescribeTable(grpc::CallbackServerContext* context,
+                                                       const v1::DescribeTableRequest* request,
+                                                       v1::DescribeTableResponse* response) {
+  const auto snapshot = catalog_.Acquire(request->table());
+  if (snapshot == nullptr) return Finish(context, NoSuchTable(request->table()));
+  DescribeSnapshot(request->table(), *snapshot, response);
+  DescribeLimits(options_, response->mutable_limits());
+  const TableCounts counts = executor_.CountsOf(request->table());
+  response->mutable_counts()->set_keys(counts.keys);
+  response->mutable_counts()->set_found(counts.found);
+  response->mutable_counts()->set_damaged(counts.damaged);
+  response->mutable_counts()->set_major_faults(counts.major_faults);
+  const uint64_t others = ProcessMajorFaults() - executor_.MajorFaults();
+  response->set_rpc_thread_major_faults(std::max(others, major_faults_before_) -
+                                        major_faults_before_);
+  return Finish(context, absl::OkStatus());
+}
+
+}  // namespace latchkey

@@ -1,0 +1,56 @@
+#include "server/options.h"
+
+#include <CLI/CLI.hpp>
+
+namespace latchkey {
+
+ParsedCommandLine ParseServerCommandLine(int argc, char** argv) {
+  ParsedCommandLine parsed;
+  ServerOptions& options = parsed.options;
+  CLI::App app("Serves the Latchkey tables of a data directory over gRPC.", "latchkeyd");
+  app.set_version_flag("--version", std::string("latchkeyd ") + LATCHKEY_VERSION);
+  app.add_option("--data", options.data_dir, "Folder with a sub-folder for each table")
+      ->envname("LATCHKEY_DATA");
+  app.add_option("--listen", options.listen, "Addresses: HOST:PORT or unix:PATH, several by comma")
+      ->delimiter(',')
+      ->envname("LATCHKEY_LISTEN")
+      ->capture_default_str();
+  app.add_option("--threads", options.threads, "Threads that look keys up; 0 means one a core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  app.add_option("--queue-max", options.queue_max, "Requests that may wait for a thread")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--batch-keys-max", options.batch_keys_max, "Keys in one BatchGet at most")
+      ->check(CLI::Range(uint32_t{1}, kBatchKeysMax))
+      ->capture_default_str();
+  app.add_option("--reply-bytes-max", options.reply_bytes_max,
+                 "Bytes of values in one reply at most, whatever the request allows")
+      ->check(CLI::Range(uint64_t{1} << 10, uint64_t{1} << 30))
+      ->capture_default_str();
+  app.add_option("--drain-s", options.drain_s, "Seconds that requests in flight have after SIGTERM")
+      ->check(CLI::Range(0, 3600))
+      ->capture_default_str();
+  app.add_flag("--allow-empty", options.allow_empty, "Start even if there is no table");
+  app.add_option("--log-level", options.log_level, "debug, info, warning or error")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
+      ->envname("LATCHKEY_LOG_LEVEL")
+      ->capture_default_str();
+  CLI::App* health = app.add_subcommand("healthcheck", "Exit 0 if a server says it is serving, else 1");
+  health->add_option("--server", parsed.health_server, "The server's address")
+      ->capture_default_str();
+  try {
+    app.parse(argc, argv);
+    if (*health) {
+      parsed.command = ServerCommand::kHealthCheck;
+    } else if (options.data_dir.empty()) {
+      throw CLI::RequiredError("--data");
+    }
+  } catch (const CLI::ParseError& error) {
+    parsed.command = ServerCommand::kExit;
+    parsed.exit_code = app.exit(error) == 0 ? 0 : 2;
+  }
+  return parsed;
+}
+
+}  // namespace latchkey

@@ -1,0 +1,51 @@
+// The daemon: opens the tables, serves them, and drains.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/table/catalog.h"
+#include "server/options.h"
+
+namespace grpc {
+class Server;
+}
+
+namespace latchkey {
+
+class Executor;
+class LookupService;
+
+class Server {
+ public:
+  // Opens every table of the data directory and begins to serve. Errors name the table's file, or the address that
+  // can't be listened on; nothing is left running then.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
+  ~Server();
+
+  // Says NOT_SERVING, takes no new calls, and returns when those in flight are done or the drain time is over.
+  void Drain();
+
+  // Addresses that it listens on, with the ports that were taken.
+  const std::vector<std::string>& addresses() const { return addresses_; }
+  uint64_t lookup_major_faults() const;
+
+ private:
+  explicit Server(const ServerOptions& options);
+  absl::Status OpenTables();
+  absl::Status Listen();
+
+  const ServerOptions options_;
+  Catalog catalog_;
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<LookupService> lookup_service_;
+  std::vector<std::string> addresses_;
+  std::unique_ptr<grpc::Server> grpc_server_;  // destroyed first: calls use all of the above
+};
+
+// OK when the server at `address` says that it serves.
+absl::Status CheckHealth(const std::string& address);
+
+}  // namespace latchkey
