@@ -16,7 +16,8 @@ absl::Status CheckHealth(const std::string& address) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
   grpc::CompletionQueue queue;
-  const grpc::ByteBuffer request;  // an empty HealthCheckRequest asks for the server as a whole
+  const grpc::Slice empty("");  // an empty HealthCheckRequest asks for the server as a whole
+  const grpc::ByteBuffer request(&empty, 1);
   const auto call = stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", request, &queue);
   call->StartCall();
   grpc::ByteBuffer reply;

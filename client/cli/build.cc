@@ -22,22 +22,26 @@ struct BuildArguments {
   std::string key_kind = "raw";
   std::string layout = "auto";
   std::string duplicates = "reject";
-  std::string values;
   unsigned doc_id_bits = 32;
   unsigned filter_bits_per_key = 10;
   uint64_t memory_mib = 256;
+  size_t value_width = 0;
   bool json = false;
 };
 
 // The value kind that the flags ask for.
 absl::Status SetValueKind(BuildArguments* arguments) {
   TableSchema& schema = arguments->build.schema;
-  const size_t width = arguments->input.value_width;
-  if (width > kFixedValueBytesMax && arguments->input.format != InputFormat::kFixed) {
+  const size_t width = arguments->value_width;
+  const bool fixed_format = arguments->input.format == InputFormat::kFixed;
+  if (fixed_format) {
+    arguments->input.value_width = width;
+  } else if (width > kFixedValueBytesMax) {
     return InvalidArgument("--value-width: expected at most {}, got {}", kFixedValueBytesMax, width);
+  } else if (width > 0 && arguments->input.value_columns.empty()) {
+    return InvalidArgument("--value-width: expected --value-column with it");
   }
-  const bool has_values = width > 0 || !arguments->input.value_columns.empty();
-  if (!has_values) return absl::OkStatus();
+  if (width == 0 && arguments->input.value_columns.empty()) return absl::OkStatus();
   const bool fixed = width > 0 && width <= kFixedValueBytesMax;
   schema.value_kind = fixed ? ValueKind::kFixed : ValueKind::kBytes;
   schema.value_width = static_cast<uint8_t>(fixed ? width : 0);
@@ -118,7 +122,7 @@ void AddInputOptions(CLI::App& command, BuildArguments* to) {
                    "csv, tsv: the first row of each file is a header; so it is when a column is a name");
   command.add_option("--key-width", to->input.key_width, "fixed: bytes of a key")
       ->check(CLI::Range(size_t{1}, kKeyBytesMax));
-  command.add_option("--value-width", to->input.value_width,
+  command.add_option("--value-width", to->value_width,
                      "fixed: bytes of a value behind the key. Others: values have exactly this many "
                      "bytes and are stored beside their keys")
       ->check(CLI::Range(size_t{1}, kValueBytesMax));

@@ -8,6 +8,7 @@
 #include "core/base/error.h"
 #include "core/base/status_macros.h"
 #include "core/key/key_hash.h"
+#include "core/segment/value_locator.h"
 
 namespace latchkey {
 
@@ -39,7 +40,7 @@ absl::Status Partitioner::Add(const Hash128& hash, const PackedRow& row) {
   Bucket& bucket = buckets_[index];
   ++bucket.rows;
   bucket.key_bytes += row.key.size();
-  bucket.value_bytes += VarintSize(row.value.size()) + row.value.size();
+  bucket.value_bytes += StoredValueBytes(row.value.size());
   bucket.packed_bytes += size_bytes;
   return absl::OkStatus();
 }

@@ -15,11 +15,6 @@ const uint8_t* FilterAddress(const Partition& partition, const Hash128& hash) {
   return partition.filter + 8 * FilterWordOf(hash.high, partition.filter_words);
 }
 
-bool PassesFilter(const Segment& segment, const Partition& partition, const Hash128& hash) {
-  return FilterMayContain(Load<uint64_t>(FilterAddress(partition, hash)),
-                          FilterMask(hash.high, segment.header().filter_hashes));
-}
-
 void StartChain(const Segment& segment, const Hash128& hash, ProbeState* state) {
   state->home = segment.HomeSlot(*state->partition, hash);
   state->slot = state->home;
@@ -69,34 +64,54 @@ Candidate Compare(const Segment& segment, const ProbeState& state, std::string_v
   }
 }
 
+// The masks of a filter depend on the key alone, so all segments with as many hashes share them.
+void MakeFilterMasks(unsigned filter_hashes, Tile* tile) {
+  for (size_t i = 0; i < tile->count; ++i) {
+    tile->filter_masks[i] = FilterMask(tile->hashes[i].high, filter_hashes);
+  }
+  tile->filter_hashes = filter_hashes;
+}
+
 // Chooses the keys that the segment may hold by their length, and asks for their filter words.
 void AimStage(const Segment& segment, Tile* tile) {
   size_t count = 0;
   for (size_t n = 0; n < tile->live_count; ++n) {
     const uint8_t i = tile->live[n];
-    const Partition& partition = segment.PartitionFor(tile->hashes[i]);
-    tile->state[i].partition = &partition;
-    if (partition.filter != nullptr) PrefetchLine(FilterAddress(partition, tile->hashes[i]));
+    ProbeState& state = tile->state[i];
+    state.partition = &segment.PartitionFor(tile->hashes[i]);
+    if (state.partition->filter != nullptr) {
+      state.filter_word = FilterAddress(*state.partition, tile->hashes[i]);
+      PrefetchLine(state.filter_word);
+    }
     tile->probing[count] = i;
     count += segment.MayHoldLength(tile->keys[i].size());
   }
   tile->probing_count = count;
 }
 
-// Drops the keys that the filter excludes, and asks for the others' control bytes.
+// Drops the keys that the filter excludes.
 void FilterStage(const Segment& segment, Tile* tile) {
-  const bool filter = segment.header().filter_kind != FilterKind::kNone;
+  if (segment.header().filter_kind == FilterKind::kNone) return;
+  if (segment.header().filter_hashes != tile->filter_hashes) {
+    MakeFilterMasks(segment.header().filter_hashes, tile);
+  }
   size_t count = 0;
+  for (size_t n = 0; n < tile->probing_count; ++n) {
+    const uint8_t i = tile->probing[n];
+    tile->probing[count] = i;
+    count += FilterMayContain(Load<uint64_t>(tile->state[i].filter_word), tile->filter_masks[i]);
+  }
+  tile->probing_count = count;
+}
+
+// Asks for the control bytes at the keys' home slots.
+void HomeStage(const Segment& segment, Tile* tile) {
   for (size_t n = 0; n < tile->probing_count; ++n) {
     const uint8_t i = tile->probing[n];
     ProbeState& state = tile->state[i];
     StartChain(segment, tile->hashes[i], &state);
-    const bool maybe = !filter || PassesFilter(segment, *state.partition, tile->hashes[i]);
-    if (maybe) PrefetchEnds(state.partition->control + state.slot, kGroupSlots);
-    tile->probing[count] = i;
-    count += maybe;
+    PrefetchEnds(state.partition->control + state.slot, kGroupSlots);
   }
-  tile->probing_count = count;
 }
 
 // Finds each key's next candidate and asks for what it must be compared with; keys whose chains have ended leave.
@@ -205,6 +220,7 @@ Outcome ProbeChain(const Segment& segment, std::string_view key, const Hash128& 
 
 void StartTile(Tile* tile) {
   tile->live_count = tile->count;
+  tile->filter_hashes = 0;
   for (size_t i = 0; i < tile->count; ++i) {
     tile->live[i] = static_cast<uint8_t>(i);
     tile->outcomes[i] = Outcome::kAbsent;
@@ -214,6 +230,7 @@ void StartTile(Tile* tile) {
 void ProbeSegment(const Segment& segment, Tile* tile) {
   AimStage(segment, tile);
   FilterStage(segment, tile);
+  HomeStage(segment, tile);
   if (segment.header().layout == Layout::kInline) {
     ProbeChains<Layout::kInline>(segment, tile);
   } else {
@@ -250,7 +267,9 @@ Outcome ProbeOne(const Segment& segment, std::string_view key, const Hash128& ha
   ProbeState state;
   state.partition = &segment.PartitionFor(hash);
   StartChain(segment, hash, &state);
-  if (state.partition->filter != nullptr && !PassesFilter(segment, *state.partition, hash)) {
+  if (state.partition->filter != nullptr &&
+      !FilterMayContain(Load<uint64_t>(FilterAddress(*state.partition, hash)),
+                        FilterMask(hash.high, segment.header().filter_hashes))) {
     return Outcome::kAbsent;
   }
   return segment.header().layout == Layout::kInline

@@ -21,12 +21,14 @@
 namespace latchkey {
 
 // Keys in a tile. Wider keeps more lines on their way, up to what the core can have in flight; narrower keeps the
-// state in the first-level cache. The benchmark batch_tile has the figures.
-inline constexpr size_t kTileKeys = 64;
+// state in the first-level cache. With 10M uuid16 keys, 128 took 0.9 of the time of 64 over 15 segments and the same
+// over one (medians of six runs of the warm suite's batches); 256 gained nothing more.
+inline constexpr size_t kTileKeys = 128;
 
 // Where one key stands in the segment being probed.
 struct ProbeState {
   const Partition* partition = nullptr;
+  const uint8_t* filter_word = nullptr;  // null without a filter
   uint32_t home = 0;
   uint32_t slot = 0;  // the first of the group that `match` is about
   GroupMatch match = {};
@@ -42,6 +44,8 @@ struct Tile {
   uint8_t probing[kTileKeys];              // of those, the keys that the current segment may hold
   size_t probing_count = 0;
   ProbeState state[kTileKeys];
+  uint64_t filter_masks[kTileKeys];        // for segments with filter_hashes of them
+  unsigned filter_hashes = 0;
   Outcome outcomes[kTileKeys];
   RowRef rows[kTileKeys];
   const Segment* sources[kTileKeys];       // the segment that a found key's row lies in

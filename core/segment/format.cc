@@ -68,6 +68,9 @@ absl::Status CheckScalars(const SegmentHeader& header) {
       range(kAtKeyBytesMin, "shortest key", key_low, key_high, header.key_bytes_min));
   LATCHKEY_RETURN_IF_ERROR(range(kAtKeyBytesMax, "longest key", header.key_bytes_min, key_high,
                                  header.key_bytes_max));
+  LATCHKEY_RETURN_IF_ERROR(range(kAtDisplacementMax, "largest displacement", 0,
+                                 std::max<uint64_t>(header.slot_count, 1) - 1,
+                                 header.displacement_max));
   if (header.layout == Layout::kInline) {
     LATCHKEY_RETURN_IF_ERROR(range(kAtKeyBytesMax, "longest key of an inline layout",
                                    header.key_bytes_min,

@@ -88,8 +88,13 @@ absl::StatusOr<std::unique_ptr<const Segment>> Segment::Open(FileSystem& file_sy
 bool Segment::Belongs(const Partition& partition, uint32_t slot, std::string_view stored_key) const {
   const Hash128 hash = HashBytes(stored_key.data(), stored_key.size(), header_.identity.seed);
   const uint32_t home = HomeSlot(partition, hash);
-  return ControlOf(hash.low) == partition.control[slot] && &PartitionFor(hash) == &partition &&
-         home <= slot && slot - home <= header_.displacement_max;
+  if (ControlOf(hash.low) != partition.control[slot] || &PartitionFor(hash) != &partition ||
+      home > slot || slot - home > header_.displacement_max) {
+    return false;
+  }
+  if (header_.layout != Layout::kTermOrder) return true;
+  const auto word = Load<uint64_t>(partition.slot_words + uint64_t{slot} * 8);
+  return MarkOf(word) == SlotWordMark(slot - home, TagOf(hash.low));
 }
 
 const uint8_t* Segment::ValueAddress(uint64_t locator) const {
@@ -114,18 +119,19 @@ bool Segment::ReadValue(const RowRef& row, const Hash128& hash, std::string_view
   if (begin == nullptr) return false;
   const uint8_t* const end =
       section_data(SectionKind::kValues) + header_.section(SectionKind::kValues).size_bytes;
-  uint64_t size_bytes;
-  const uint8_t* const bytes = LoadVarint(begin, end, &size_bytes);
-  if (bytes == nullptr || size_bytes > kValueBytesMax ||
-      size_bytes > static_cast<uint64_t>(end - bytes)) {
+  uint64_t stored_length;
+  const uint8_t* const bytes = LoadVarint(begin, end, &stored_length);
+  if (bytes == nullptr || stored_length == 0 || stored_length - 1 > kValueBytesMax ||
+      stored_length - 1 > static_cast<uint64_t>(end - bytes)) {
     return false;
   }
-  *value = AsText(bytes, size_bytes);
+  *value = AsText(bytes, stored_length - 1);
   return ValueCheck(*value, hash) == LocatorCheck(locator);
 }
 
 absl::Status Segment::ForEachRow(
     const std::function<absl::Status(const StoredRow&)>& visit) const {
+  uint64_t rows = 0;
   for (const Partition& partition : partitions_) {
     for (uint32_t slot = 0; slot < partition.slots; ++slot) {
       if (partition.control[slot] == kControlEmpty) continue;
@@ -161,9 +167,12 @@ absl::Status Segment::ForEachRow(
           HashBytes(stored.key.data(), stored.key.size(), header_.identity.seed);
       if (!ReadValue(row, hash, &stored.value)) return damaged("value");
       LATCHKEY_RETURN_IF_ERROR(visit(stored));
+      ++rows;
     }
   }
-  return absl::OkStatus();
+  if (rows == header_.row_count) return absl::OkStatus();
+  // Control bytes are damaged so that they read as those of empty slots.
+  return DataLoss("{}: expected {} rows, found {}", path_, header_.row_count, rows);
 }
 
 namespace {

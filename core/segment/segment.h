@@ -87,7 +87,7 @@ class Segment {
   bool ReadValue(const RowRef& row, const Hash128& hash, std::string_view* value) const;
 
   // Calls `visit` for every row, in the table's order, until it returns an error. DataLoss at the first row
-  // that can't be read.
+  // that can't be read, and in the end if there were not as many as there should be.
   absl::Status ForEachRow(const std::function<absl::Status(const StoredRow&)>& visit) const;
 
  private:
@@ -149,10 +149,11 @@ inline Candidate Segment::CompareInline(const Partition& partition, uint32_t slo
                                  RowRef* row) const {
   const uint8_t* const record = partition.records + inline_shape_.RecordOffset(slot);
   const std::string_view stored = inline_shape_.KeyAt(record);
-  if (!SameBytes(stored.data(), key.data(), stored.size())) [[unlikely]] {
+  const bool same = SameBytes(stored.data(), key.data(), stored.size());
+  if (IsDocIdHole(record, inline_shape_.doc_id_bytes())) [[unlikely]] return Candidate::kDamaged;
+  if (!same) [[unlikely]] {
     return Belongs(partition, slot, stored) ? Candidate::kOther : Candidate::kDamaged;
   }
-  if (IsDocIdHole(record, inline_shape_.doc_id_bytes())) [[unlikely]] return Candidate::kDamaged;
   row->doc_id = LoadDocId(record, inline_shape_.doc_id_bytes());
   row->value = header_.schema.value_kind == ValueKind::kNone
                    ? nullptr
@@ -171,11 +172,11 @@ inline Candidate Segment::CompareTermOrder(const Partition& partition, uint32_t 
       [[unlikely]] {
     return Candidate::kDamaged;
   }
-  if (record.key != key) [[unlikely]] {
-    return Belongs(partition, slot, record.key) ? Candidate::kOther : Candidate::kDamaged;
-  }
   if (IsDocIdHole(record.doc_id, header_.schema.doc_id_bytes)) [[unlikely]] {
     return Candidate::kDamaged;
+  }
+  if (record.key != key) [[unlikely]] {
+    return Belongs(partition, slot, record.key) ? Candidate::kOther : Candidate::kDamaged;
   }
   row->doc_id = LoadDocId(record.doc_id, header_.schema.doc_id_bytes);
   row->value = header_.schema.value_kind == ValueKind::kNone ? nullptr : record.value;

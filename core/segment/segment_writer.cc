@@ -220,7 +220,7 @@ absl::Status SegmentWriter::StoreValue(const SegmentRow& row, uint8_t* to) {
     SectionWriter& values = section(SectionKind::kValues);
     Store(to, MakeLocator(values.section().size_bytes, ValueCheck(row.value, row.hash)));
     uint8_t length[kVarintBytesMax];
-    const auto length_bytes = static_cast<size_t>(StoreVarint(length, row.value.size()) - length);
+    const auto length_bytes = static_cast<size_t>(StoreVarint(length, row.value.size() + 1) - length);
     LATCHKEY_RETURN_IF_ERROR(values.Append({reinterpret_cast<const char*>(length), length_bytes}));
     LATCHKEY_RETURN_IF_ERROR(values.Append(row.value));
   }

@@ -1,0 +1,37 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+
+#include "tests/bench/suites.h"
+
+int main(int argc, char** argv) {
+  CLI::App app("Prints the figures that Latchkey is judged by.", "tests/bench/run");
+  std::string suite = "all", json;
+  latchkey::SuiteOptions options;
+  options.scratch_dir = (std::filesystem::temp_directory_path() /
+                         fmt::format("latchkey-bench-{}", ::getpid())).string();
+  app.add_option("--suite", suite, "warm, build or all")
+      ->check(CLI::IsMember({"warm", "build", "all"}))
+      ->capture_default_str();
+  app.add_option("--json", json, "File for the figures as a JSON array");
+  app.add_option("--rows", options.rows, "Keys of the large tables; the small ones have a tenth")
+      ->check(CLI::Range(uint64_t{1000}, uint64_t{1'000'000'000}))
+      ->capture_default_str();
+  app.add_option("--rounds", options.rounds, "Rounds of which the median is taken")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--scratch", options.scratch_dir, "Folder for tables; it is removed")
+      ->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  latchkey::Report report;
+  if (suite != "build") latchkey::RunWarmSuite(options, &report);
+  if (suite != "warm") latchkey::RunBuildSuite(options, &report);
+  std::filesystem::remove_all(options.scratch_dir);
+  if (!json.empty() && !report.WriteJson(json)) {
+    fmt::print(stderr, "bench: cannot write {}\n", json);
+    return 3;
+  }
+  return 0;
+}

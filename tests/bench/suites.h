@@ -1,0 +1,21 @@
+// The suites of figures.
+#pragma once
+
+#include <string>
+
+#include "tests/bench/report.h"
+
+namespace latchkey {
+
+struct SuiteOptions {
+  std::string scratch_dir;  // for tables; removed afterwards
+  uint64_t rows = 10'000'000;
+  int rounds = 5;
+};
+
+// Look-ups in memory-resident tables.
+void RunWarmSuite(const SuiteOptions& options, Report* report);
+// Building tables.
+void RunBuildSuite(const SuiteOptions& options, Report* report);
+
+}  // namespace latchkey
