@@ -33,7 +33,7 @@ inline constexpr unsigned FilterHashesFor(unsigned bits_per_key) {
   if (bits_per_key == 0) return 0;
   if (bits_per_key <= 3) return 2;
   if (bits_per_key <= 5) return 3;
-  if (bits_per_key <= 9) return 4;
+  if (bits_per_key <= 8) return 4;
   return kFilterHashesMax;
 }
 
