@@ -67,7 +67,7 @@ absl::Status Server::Listen() {
   grpc_server_ = builder.BuildAndStart();
   for (size_t i = 0; i < ports.size(); ++i) {
     const std::string& address = options_.listen[i];
-    if (grpc_server_ == nullptr || ports[i] == 0) {
+    if (ports[i] == 0) {  // gRPC gives up at the first that fails
       return absl::UnavailableError(fmt::format(
           "cannot listen on {}: the address is not one of this machine's, or is taken", address));
     }
@@ -75,6 +75,7 @@ absl::Status Server::Listen() {
                              ? address
                              : fmt::format("{}:{}", address.substr(0, address.rfind(':')), ports[i]));
   }
+  if (grpc_server_ == nullptr) return absl::InternalError("gRPC did not start; its log says why");
   // The empty name stands for the server as a whole.
   auto* const health = grpc_server_->GetHealthCheckService();
   health->SetServingStatus(v1::Lookup::service_full_name(), true);

@@ -115,7 +115,8 @@ void AddInputOptions(CLI::App& command, BuildArguments* to) {
                      "csv, tsv: column of the value; several are joined by tabs. lines: 'rest', what "
                      "follows the key on its line")
       ->take_all()
-      ->expected(1);
+      ->expected(1)
+      ->allow_extra_args(false);  // one a flag: what follows is an input
   command.add_option("--id-column", to->input.doc_id_column,
                      "csv, tsv: column of the doc id; without it a doc id is the row's ordinal, from 0");
   command.add_flag("--header", to->input.has_header,

@@ -38,7 +38,8 @@ void PrintSegment(const Json& segment) {
                       Number(segment, "filter_bits_per_key"), Number(segment, "partitions")));
   uint64_t sum = 0;
   std::string parts;
-  for (const auto& [name, value] : segment.at("section_bytes").items()) {
+  for (size_t i = 0; i < kSectionCount; ++i) {
+    const std::string name(SectionName(static_cast<SectionKind>(i)));
     const uint64_t bytes = Number(segment.at("section_bytes"), name.c_str());
     sum += bytes;
     if (bytes > 0) parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", name, Bytes(bytes));

@@ -151,7 +151,7 @@ absl::StatusOr<int> RunBatch(const BackendOptions& options, bool json) {
     text_bytes += line_bytes;
     texts.push_back(line);
   }
-  if (std::cin.bad()) return ErrnoStatus(errno, "cannot read standard input");
+  if (std::cin.bad() || std::ferror(stdin)) return ErrnoStatus(errno, "cannot read standard input");
   if (!texts.empty()) LATCHKEY_RETURN_IF_ERROR(flush());
   if (std::fflush(stdout) != 0) return ErrnoStatus(errno, "cannot write standard output");
   return tally.ExitCode();

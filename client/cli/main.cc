@@ -1,8 +1,28 @@
+#include <cerrno>
 #include <clocale>
+#include <iostream>
+#include <string_view>
 
 #include "client/cli/commands.h"
 
+namespace {
+
+// A command has not succeeded until what it printed is written.
+int FinishOutput(int exit_code) {
+  std::cout.flush();
+  const bool flushed = std::fflush(stdout) == 0;
+  if ((flushed && std::ferror(stdout) == 0 && std::cout) || exit_code == latchkey::kExitFailure) {
+    return exit_code;
+  }
+  constexpr std::string_view kWhat = "cannot write standard output";
+  // When an earlier write failed, its reason is gone.
+  return latchkey::Fail(flushed ? latchkey::DataLoss(kWhat) : latchkey::ErrnoStatus(errno, kWhat));
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
+  std::ios::sync_with_stdio(false);  // standard input is read by the million lines
   CLI::App app("Builds, asks and checks Latchkey tables.", "latchkey");
   app.set_version_flag("--version", std::string("latchkey ") + LATCHKEY_VERSION);
   app.require_subcommand(1);
@@ -16,7 +36,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? latchkey::kExitOk : latchkey::kExitUsage;
+    return FinishOutput(app.exit(error) == 0 ? latchkey::kExitOk : latchkey::kExitUsage);
   }
-  return exit_code;
+  return FinishOutput(exit_code);
 }

@@ -71,7 +71,7 @@ class FileSystem {
 
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
   virtual absl::Status Remove(const std::string& path) = 0;
-  // With all missing parents; what is there already is no error.
+  // With all missing parents, durably; what is there already is no error.
   virtual absl::Status CreateDirectories(const std::string& path) = 0;
   // Makes the names in a folder durable.
   virtual absl::Status SyncDirectory(const std::string& path) = 0;

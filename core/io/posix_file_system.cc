@@ -51,6 +51,13 @@ absl::StatusOr<uint64_t> FileSize(int fd, const std::string& path) {
   return S_ISREG(info.st_mode) ? static_cast<uint64_t>(info.st_size) : 0;
 }
 
+// The folder that holds the name of `path`.
+std::string FolderOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
 class PosixWritableFile final : public WritableFile {
  public:
   PosixWritableFile(UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
@@ -194,7 +201,9 @@ class Posix final : public FileSystem {
   absl::Status CreateDirectories(const std::string& path) override {
     for (size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
       const std::string part = path.substr(0, end);
-      if (::mkdir(part.c_str(), 0755) != 0 && errno != EEXIST) {
+      if (::mkdir(part.c_str(), 0755) == 0) {
+        LATCHKEY_RETURN_IF_ERROR(SyncDirectory(FolderOf(part)));
+      } else if (errno != EEXIST) {
         return Failed("create folder", part);
       }
       if (end == std::string::npos) break;

@@ -147,7 +147,7 @@ std::string_view ValueKindName(ValueKind kind) {
 
 std::string_view SectionName(SectionKind kind) {
   constexpr std::string_view kNames[kSectionCount] = {
-      "directory", "filter", "control", "slot words", "records", "values", "checksums"};
+      "directory", "filter", "control", "slot_words", "records", "values", "checksums"};
   return kNames[static_cast<size_t>(kind)];
 }
 

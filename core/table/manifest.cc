@@ -7,7 +7,6 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "core/base/error.h"
@@ -84,7 +83,9 @@ absl::StatusOr<TableSchema> DecodeSchema(Fields& fields) {
   const auto kind = ParseKeyKind(fields.Text("key_kind"));
   if (!kind) fields.Fail("key_kind", "a known key kind", 0);
   schema.key_kind = kind.value_or(KeyKind::kRaw);
-  schema.doc_id_bytes = static_cast<uint8_t>(fields.Number("doc_id_bits", 32, 64) / 8);
+  const uint64_t doc_id_bits = fields.Number("doc_id_bits", 32, 64);
+  if (doc_id_bits != 32 && doc_id_bits != 64) fields.Fail("doc_id_bits", "32 or 64", 0);
+  schema.doc_id_bytes = static_cast<uint8_t>(doc_id_bits / 8);
   const std::string values = fields.Text("values");
   if (values == "fixed") {
     schema.value_kind = ValueKind::kFixed;
@@ -108,7 +109,8 @@ absl::StatusOr<SegmentRef> DecodeSegmentRef(const Json& object, size_t index) {
   SegmentRef ref;
   ref.file = fields.Text("file");
   // A name in the table's own folder, not a way out of it.
-  if (!ref.file.ends_with(kSegmentSuffix) || ref.file.find('/') != std::string::npos) {
+  if (!ref.file.ends_with(kSegmentSuffix) ||
+      ref.file.find_first_of(std::string_view("/\0", 2)) != std::string::npos) {
     fields.Fail("file", "a segment file's name", 0);
   }
   ref.file_bytes = fields.Number("file_bytes", kHeaderBytes, INT64_MAX);
@@ -163,6 +165,15 @@ std::optional<uint64_t> GenerationOf(std::string_view name) {
   if (error != std::errc() || end != digits.data() + digits.size()) return {};
   if (ManifestFileName(generation) != name) return {};
   return generation;
+}
+
+// The generation in a segment file's name; 0 for other names.
+uint64_t SegmentGenerationOf(std::string_view name) {
+  if (!name.starts_with('g') || !name.ends_with(kSegmentSuffix)) return 0;
+  uint64_t generation = 0;
+  const auto [end, error] =
+      std::from_chars(name.data() + 1, name.data() + name.size(), generation);
+  return error == std::errc() && *end == '-' ? generation : 0;
 }
 
 }  // namespace
@@ -295,17 +306,11 @@ absl::Status PublishManifest(FileSystem& file_system, const std::string& table_d
 
 absl::Status RemoveOrphans(FileSystem& file_system, const std::string& table_dir) {
   LATCHKEY_ASSIGN_OR_RETURN(const auto generations, ListGenerations(file_system, table_dir));
-  std::set<std::string> named;
-  for (const uint64_t generation : generations) {
-    // A manifest that can't be read may name any file, so then none is an orphan.
-    LATCHKEY_ASSIGN_OR_RETURN(const Manifest manifest,
-                              ReadManifest(file_system, table_dir, generation));
-    for (const SegmentRef& ref : manifest.segments) named.insert(ref.file);
-  }
+  const uint64_t newest = generations.empty() ? 0 : generations.back();
   LATCHKEY_ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system.List(table_dir));
   for (const std::string& name : names) {
-    const bool orphan = (name.ends_with(kSegmentSuffix) && !named.contains(name)) ||
-                        name.ends_with(kTemporarySuffix);
+    // A manifest names no file of a later generation than its own.
+    const bool orphan = name.ends_with(kTemporarySuffix) || SegmentGenerationOf(name) > newest;
     if (orphan) LATCHKEY_RETURN_IF_ERROR(file_system.Remove(JoinPath(table_dir, name)));
   }
   return absl::OkStatus();

@@ -60,7 +60,8 @@ absl::StatusOr<Manifest> ReadNewestManifest(FileSystem& file_system, const std::
 absl::Status PublishManifest(FileSystem& file_system, const std::string& table_dir,
                              const Manifest& manifest);
 
-// Removes what no manifest names: segment files and temporaries that a killed writer left. Under the table's lock.
+// Removes what a killed writer left: temporaries, and segment files of generations that were never published. Under
+// the table's lock.
 absl::Status RemoveOrphans(FileSystem& file_system, const std::string& table_dir);
 
 }  // namespace latchkey

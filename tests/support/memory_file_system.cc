@@ -95,6 +95,12 @@ void MemoryFileSystem::Put(const std::string& path, std::string bytes) {
   files_[path] = std::make_shared<std::string>(std::move(bytes));
 }
 
+std::map<std::string, std::string> MemoryFileSystem::Files() const {
+  std::map<std::string, std::string> files;
+  for (const auto& [path, bytes] : files_) files[path] = *bytes;
+  return files;
+}
+
 absl::StatusOr<std::unique_ptr<WritableFile>> MemoryFileSystem::Create(const std::string& path) {
   LATCHKEY_RETURN_IF_ERROR(CheckFolderOf(path));
   const auto [at, created] = files_.try_emplace(path, std::make_shared<std::string>());

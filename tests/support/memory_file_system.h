@@ -31,6 +31,8 @@ class MemoryFileSystem final : public FileSystem {
   std::string& Bytes(const std::string& path) { return *files_.at(path); }
   // Creates or replaces.
   void Put(const std::string& path, std::string bytes);
+  // All files with their bytes.
+  std::map<std::string, std::string> Files() const;
 
  private:
   absl::Status CheckFolderOf(const std::string& path) const;

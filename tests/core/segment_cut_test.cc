@@ -1,0 +1,200 @@
+// Segment files of another size than they should have, and files whose checksums are right but whose
+// header or directory is not: refused, whatever opens them.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/lookup/probe_engine.h"
+#include "tests/support/memory_file_system.h"
+#include "tests/support/segment_bytes.h"
+#include "tests/support/status_asserts.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/test_random.h"
+#include "tests/support/test_table.h"
+
+namespace latchkey::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+class SegmentCutTest : public SeededTest {
+ protected:
+  // A table of one segment in `files`, of either layout and with values of bytes.
+  std::string BuildSmall(FileSystem& files, TestTable& table, LayoutChoice layout) {
+    (void)files;
+    table.options.layout = layout;
+    table.options.schema.value_kind = ValueKind::kBytes;
+    std::vector<Row> rows;
+    for (std::string& key : DistinctKeys(random_, 50, 9)) {
+      rows.push_back({std::move(key), random_.Bytes(random_.Below(40))});
+    }
+    const auto built = table.Build(rows);
+    EXPECT_OK(built);
+    return built.ok() ? built->segment_path : "";
+  }
+
+  // All lengths in the first 8 KiB and around the ends of sections and their blocks, and some others.
+  std::set<uint64_t> CutsOf(const SegmentHeader& header) {
+    std::set<uint64_t> cuts;
+    const auto around = [&](uint64_t at) {
+      for (uint64_t cut = at - std::min<uint64_t>(at, 70); cut <= at + 70; ++cut) cuts.insert(cut);
+    };
+    for (uint64_t cut = 0; cut <= 8192; ++cut) cuts.insert(cut);
+    for (const Section& section : header.sections) {
+      around(section.offset);
+      around(section.end());
+    }
+    for (int i = 0; i < 300; ++i) cuts.insert(random_.Below(header.file_bytes()));
+    for (uint64_t at = 0; at < header.file_bytes(); at += kPageBytes) cuts.insert(at);
+    cuts.erase(header.file_bytes());
+    return cuts;
+  }
+
+  MemoryFileSystem files_;
+};
+
+TEST_F(SegmentCutTest, EveryCutIsRefused) {
+  for (const LayoutChoice layout : {LayoutChoice::kInline, LayoutChoice::kTermOrder}) {
+    TestTable table(files_, "data", random_);
+    const std::string path = BuildSmall(files_, table, layout);
+    const std::string pristine = files_.Bytes(path);
+    for (const uint64_t cut : CutsOf(HeaderOf(pristine))) {
+      std::string bytes = pristine.substr(0, cut);
+      bytes.resize(cut);  // and if it is longer: with zero bytes
+      files_.Put(path, std::move(bytes));
+      SCOPED_TRACE(testing::Message() << "cut to " << cut);
+      EXPECT_FAILS(Segment::Open(files_, path), kDataLoss, StartsWith(path));
+      EXPECT_FAILS(table.Open(), kDataLoss, StartsWith(path));
+      std::vector<DamagedBlock> damaged;
+      EXPECT_FAILS(VerifySegmentFile(files_, path, &damaged), kDataLoss, StartsWith(path));
+      ASSERT_FALSE(HasFailure());
+    }
+    files_ = MemoryFileSystem();
+  }
+}
+
+// The same with files of the machine, whose maps may end within a page.
+TEST_F(SegmentCutTest, CutsOfMappedFiles) {
+  const TempDir folder;
+  TestTable table(PosixFileSystem(), folder.path(), random_);
+  const std::string path = BuildSmall(PosixFileSystem(), table, LayoutChoice::kTermOrder);
+  const uint64_t file_bytes = std::filesystem::file_size(path);
+  for (uint64_t cut = file_bytes; cut-- > 0; cut -= std::min<uint64_t>(cut, random_.Below(5000))) {
+    std::filesystem::resize_file(path, cut);
+    EXPECT_FAILS(table.Open(), kDataLoss, StartsWith(path));
+  }
+}
+
+// A file that was cut and has grown again: zero bytes where something was.
+TEST_F(SegmentCutTest, EveryRegrownFileIsRefused) {
+  for (const LayoutChoice layout : {LayoutChoice::kInline, LayoutChoice::kTermOrder}) {
+    TestTable table(files_, "data", random_);
+    const std::string path = BuildSmall(files_, table, layout);
+    const std::string pristine = files_.Bytes(path);
+    for (const uint64_t cut : CutsOf(HeaderOf(pristine))) {
+      if (cut > pristine.size()) continue;
+      std::string bytes = pristine.substr(0, cut);
+      bytes.resize(pristine.size());
+      if (bytes == pristine) continue;
+      files_.Put(path, std::move(bytes));
+      // The checksums come last, so whatever is lost takes some of them with it. Where only the magic
+      // is left, it looks like a file of another version.
+      const absl::Status status = table.Open().status();
+      EXPECT_THAT(Message(status), StartsWith(path));
+      EXPECT_TRUE(absl::IsDataLoss(status) || (absl::IsFailedPrecondition(status) && cut <= 10))
+          << status << ", cut to " << cut;
+    }
+    files_ = MemoryFileSystem();
+  }
+}
+
+// A directory under right checksums that is wrong: refused by name of file and entry.
+TEST_F(SegmentCutTest, ForgedDirectoriesAreRefused) {
+  for (const LayoutChoice layout : {LayoutChoice::kInline, LayoutChoice::kTermOrder}) {
+    TestTable table(files_, "data", random_);
+    const std::string path = BuildSmall(files_, table, layout);
+    const std::string pristine = files_.Bytes(path);
+    const SegmentHeader header = HeaderOf(pristine);
+    const Section& directory = header.section(SectionKind::kDirectory);
+    const auto entries = DecodeDirectory(header, pristine.substr(directory.offset, directory.size_bytes));
+    ASSERT_OK(entries);
+    const std::vector<std::function<void(PartitionEntry*)>> forgeries = {
+        [](auto* e) { ++e->first_slot; },       [](auto* e) { ++e->filter_first_word; },
+        [](auto* e) { e->records_offset += 1; }, [](auto* e) { e->records_offset += kPageBytes; },
+        [](auto* e) { ++e->record_bytes; },     [](auto* e) { --e->record_bytes; },
+        [](auto* e) { ++e->first_slot_word; },  [](auto* e) { e->home_slots = 0; },
+        [](auto* e) { e->home_slots = e->slots + 1; },
+        [](auto* e) { ++e->slots; },            [](auto* e) { --e->slots; e->home_slots = 1; },
+        [](auto* e) { ++e->filter_words; },     [](auto* e) { e->filter_words = 0; },
+        [](auto* e) { ++e->row_count; },        [](auto* e) { --e->row_count; },
+        [](auto* e) { e->row_count = e->slots + 1; },
+    };
+    for (size_t i = 0; i < forgeries.size(); ++i) {
+      PartitionEntry entry = (*entries)[0];
+      forgeries[i](&entry);
+      std::string encoded, bytes = pristine;
+      AppendPartitionEntry(entry, &encoded);
+      bytes.replace(directory.offset, encoded.size(), encoded);
+      SealSegment(header, &bytes);
+      files_.Put(path, std::move(bytes));
+      SCOPED_TRACE(testing::Message() << "forgery " << i);
+      EXPECT_FAILS(Segment::Open(files_, path), kDataLoss, AllOf(StartsWith(path), HasSubstr("directory")));
+    }
+    files_ = MemoryFileSystem();
+  }
+}
+
+// Any bytes at all under right checksums, in header and directory: refused, or answered without harm.
+TEST_F(SegmentCutTest, RandomForgeriesDoNoHarm) {
+  for (const LayoutChoice layout : {LayoutChoice::kInline, LayoutChoice::kTermOrder}) {
+    TestTable table(files_, "data", random_);
+    const std::string path = BuildSmall(files_, table, layout);
+    const std::string pristine = files_.Bytes(path);
+    const SegmentHeader header = HeaderOf(pristine);
+    std::vector<std::string> questions = table.reference().Keys();
+    for (std::string& stranger : StrangerKeys(random_, questions, 50)) questions.push_back(stranger);
+    int opened = 0;
+    for (int round = 0; round < 3000; ++round) {
+      std::string bytes = pristine;
+      const Section& directory = header.section(SectionKind::kDirectory);
+      if (round % 2 == 0) {
+        bytes[random_.Between(directory.offset, directory.end() - 1)] = static_cast<char>(random_.Next());
+      }
+      for (size_t i = 1; i + 1 < kSectionCount; ++i) {
+        const Section& section = header.sections[i];
+        for (int n = 0; n < 5 && section.size_bytes > 0; ++n) {
+          bytes[random_.Between(section.offset, section.end() - 1)] = static_cast<char>(random_.Next());
+        }
+      }
+      SealSegment(header, &bytes);
+      if (round % 3 == 0) {
+        bytes[random_.Between(16, 216)] = static_cast<char>(random_.Next());
+        SealHeader(&bytes);
+      }
+      files_.Put(path, bytes);
+      const auto segment = Segment::Open(files_, path);
+      if (!segment.ok()) continue;
+      ++opened;
+      const uint64_t seed = (*segment)->header().identity.seed;
+      for (const std::string& key : questions) {
+        RowRef row;
+        std::string_view value;
+        const Hash128 hash = HashBytes(key.data(), key.size(), seed);
+        if (ProbeOne(**segment, key, hash, &row) == Outcome::kFound) {
+          (void)(*segment)->ReadValue(row, hash, &value);
+        }
+      }
+      (void)(*segment)->ForEachRow([](const StoredRow&) { return absl::OkStatus(); });
+    }
+    EXPECT_GT(opened, 100);
+    files_ = MemoryFileSystem();
+  }
+}
+
+}  // namespace
+}  // namespace latchkey::test

@@ -1,0 +1,75 @@
+#include "server/options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "tests/support/temp_dir.h"
+
+namespace latchkey::test {
+namespace {
+
+ParsedCommandLine Parse(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "latchkeyd");
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  return ParseServerCommandLine(static_cast<int>(argv.size()), argv.data());
+}
+
+TEST(ServerOptions, ServesWithDefaults) {
+  const ParsedCommandLine parsed = Parse({"--data", "/d"});
+  EXPECT_EQ(parsed.command, ServerCommand::kServe);
+  EXPECT_EQ(parsed.options.data_dir, "/d");
+  EXPECT_THAT(parsed.options.listen, testing::ElementsAre("127.0.0.1:50051"));
+  EXPECT_EQ(parsed.options.batch_keys_max, 4096u);
+  EXPECT_FALSE(parsed.options.allow_empty);
+}
+
+TEST(ServerOptions, ListensOnSeveralAddresses) {
+  EXPECT_THAT(Parse({"--data", "d", "--listen", "0.0.0.0:1,unix:/s"}).options.listen,
+              testing::ElementsAre("0.0.0.0:1", "unix:/s"));
+}
+
+TEST(ServerOptions, ReadsAFileThatFlagsOverride) {
+  TempDir dir;
+  const std::string path = dir.Path("latchkeyd.conf");
+  std::ofstream(path) << "data = \"/from/file\"\nthreads = 3\nbatch-keys-max = 100\n";
+  const ParsedCommandLine parsed = Parse({"--config", path, "--threads", "5"});
+  EXPECT_EQ(parsed.options.data_dir, "/from/file");
+  EXPECT_EQ(parsed.options.threads, 5u);
+  EXPECT_EQ(parsed.options.batch_keys_max, 100u);
+}
+
+TEST(ServerOptions, RequestLimitFollowsTheBatchLimit) {
+  ServerOptions options;
+  for (const uint32_t keys : {1u, 4096u, kBatchKeysMax}) {
+    options.batch_keys_max = keys;
+    EXPECT_GE(options.request_bytes_max(), uint64_t{keys} * kRequestBytesPerKey);
+    EXPECT_GE(options.request_bytes_max(), 2 * kKeyBytesMax) << "one key of any length";
+    EXPECT_LE(options.request_bytes_max(), uint64_t{INT32_MAX}) << "as gRPC takes it";
+  }
+}
+
+TEST(ServerOptions, UsageErrorsExitWith2) {
+  for (const std::vector<std::string>& bad :
+       {std::vector<std::string>{}, {"--data"}, {"--data", "d", "--threads", "-1"},
+        {"--data", "d", "--batch-keys-max", "0"}, {"--data", "d", "--batch-keys-max", "65537"},
+        {"--data", "d", "--log-level", "loud"}, {"--data", "d", "--no-such-flag"},
+        {"--config", "/no/such/file"}}) {
+    testing::internal::CaptureStderr();
+    const ParsedCommandLine parsed = Parse(bad);
+    EXPECT_EQ(parsed.command, ServerCommand::kExit);
+    EXPECT_EQ(parsed.exit_code, 2);
+    EXPECT_NE(testing::internal::GetCapturedStderr(), "");
+  }
+}
+
+TEST(ServerOptions, HealthcheckNeedsNoData) {
+  const ParsedCommandLine parsed = Parse({"healthcheck", "--server", "unix:/s"});
+  EXPECT_EQ(parsed.command, ServerCommand::kHealthCheck);
+  EXPECT_EQ(parsed.health_server, "unix:/s");
+}
+
+}  // namespace
+}  // namespace latchkey::test
