@@ -35,8 +35,8 @@ class LookupClient {
 
   absl::StatusOr<v1::DescribeTableResponse> Describe(const std::string& table) const;
 
-  // Looks up `keys: K views`, K within the server's batch limit. A row whose value did not fit the reply is asked
-  // for again, with others or alone, as long as all is of one generation.
+  // Looks up `keys: K views`, K within the server's batch limit. A row whose value did not fit the
+  // reply is asked for again, with others or alone, as long as all is of one generation.
   absl::StatusOr<ClientRows> BatchGet(const std::string& table,
                                       std::span<const std::string_view> keys) const;
 

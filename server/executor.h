@@ -1,4 +1,5 @@
-// Fixed threads that look keys up, behind a bounded queue. They may wait for the disk, so that gRPC's threads never do.
+// Fixed threads that look keys up, behind a bounded queue. They may wait for the disk, so that
+// gRPC's threads never do.
 #pragma once
 
 #include <condition_variable>

@@ -1,5 +1,5 @@
-// The client side of grpc.health.v1, which the installed gRPC has no public header for: its two messages are a
-// string and an enum, written here by hand.
+// The client side of grpc.health.v1, which the installed gRPC has no public header for: its two
+// messages are a string and an enum, written here by hand.
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
@@ -18,7 +18,8 @@ absl::Status CheckHealth(const std::string& address) {
   grpc::CompletionQueue queue;
   const grpc::Slice empty("");  // an empty HealthCheckRequest asks for the server as a whole
   const grpc::ByteBuffer request(&empty, 1);
-  const auto call = stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", request, &queue);
+  const auto call =
+      stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", request, &queue);
   call->StartCall();
   grpc::ByteBuffer reply;
   grpc::Status status;

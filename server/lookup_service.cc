@@ -25,6 +25,19 @@ TableCounts CountsOf(const LookupResults& results) {
   return counts;
 }
 
+// Ends a call that was counted.
+class CountedReactor final : public grpc::ServerUnaryReactor {
+ public:
+  explicit CountedReactor(CallsInFlight& calls) : calls_(calls) {}
+  void OnDone() override {
+    calls_.End();
+    delete this;
+  }
+
+ private:
+  CallsInFlight& calls_;
+};
+
 grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext* context, const absl::Status& status) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   reactor->Finish(ToGrpcStatus(status));
@@ -32,6 +45,25 @@ grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext* context, const abs
 }
 
 }  // namespace
+
+bool CallsInFlight::Begin() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (draining_) return false;
+  ++count_;
+  return true;
+}
+
+void CallsInFlight::End() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  // Under the lock, since this may be gone as soon as Drain has returned.
+  if (--count_ == 0 && draining_) none_left_.notify_all();
+}
+
+void CallsInFlight::Drain(std::chrono::system_clock::time_point deadline) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  draining_ = true;
+  none_left_.wait_until(lock, deadline, [this] { return count_ == 0; });
+}
 
 LookupService::LookupService(const ServerOptions& options, const Catalog& catalog,
                              Executor& executor)
@@ -43,7 +75,9 @@ LookupService::LookupService(const ServerOptions& options, const Catalog& catalo
 template <typename Answer>
 grpc::ServerUnaryReactor* LookupService::Execute(grpc::CallbackServerContext* context,
                                                  const std::string& table, Answer answer) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  if (!calls_.Begin())
+    return Finish(context, absl::UnavailableError("the server is shutting down"));
+  grpc::ServerUnaryReactor* const reactor = new CountedReactor(calls_);
   // Request and reply live until Finish, also when the call is cancelled meanwhile.
   const bool queued = executor_.Submit([this, context, reactor, &table, answer](Worker& worker) {
     absl::Status status;
@@ -86,15 +120,15 @@ grpc::ServerUnaryReactor* LookupService::BatchGet(grpc::CallbackServerContext* c
                                                   v1::BatchGetResponse* response) {
   // Before any work is done for it, a place in the queue included.
   if (const uint64_t count = CountKeys(*request); count > options_.batch_keys_max) {
-    return Finish(context, absl::ResourceExhaustedError(
-                               fmt::format("batch: expected at most {} keys, got {}",
-                                           options_.batch_keys_max, count)));
+    return Finish(
+        context, absl::ResourceExhaustedError(fmt::format("batch: expected at most {} keys, got {}",
+                                                          options_.batch_keys_max, count)));
   }
   return Execute(
       context, request->table(),
       [this, request, response](Worker& worker, const Snapshot& snapshot) {
-        LATCHKEY_RETURN_IF_ERROR(DecodeKeys(*request, snapshot.schema().key_kind, &worker.keys,
-                                            &worker.key_bytes));
+        LATCHKEY_RETURN_IF_ERROR(
+            DecodeKeys(*request, snapshot.schema().key_kind, &worker.keys, &worker.key_bytes));
         worker.engine.Lookup(snapshot, worker.keys, &worker.results);
         EncodeResults(*request, snapshot, worker.results, options_.reply_bytes_max, response);
         worker.Count(request->table(), CountsOf(worker.results));

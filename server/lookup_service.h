@@ -2,6 +2,10 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
 #include <string>
 
 #include "core/table/catalog.h"
@@ -11,13 +15,28 @@
 
 namespace latchkey {
 
+// Counts the calls whose reply is still to be made or sent. Thread-safe.
+class CallsInFlight {
+ public:
+  // False, and nothing is counted, once draining.
+  [[nodiscard]] bool Begin();
+  void End();
+  // Lets no more begin, and returns when those that have begun are over, or at the deadline.
+  void Drain(std::chrono::system_clock::time_point deadline);
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable none_left_;
+  uint64_t count_ = 0;
+  bool draining_ = false;
+};
+
 // Thread-safe. Options, catalog and executor must outlive it.
 class LookupService final : public v1::Lookup::CallbackService {
  public:
   LookupService(const ServerOptions& options, const Catalog& catalog, Executor& executor);
 
-  grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* context,
-                                const v1::GetRequest* request,
+  grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* context, const v1::GetRequest* request,
                                 v1::GetResponse* response) override;
   grpc::ServerUnaryReactor* BatchGet(grpc::CallbackServerContext* context,
                                      const v1::BatchGetRequest* request,
@@ -29,8 +48,13 @@ class LookupService final : public v1::Lookup::CallbackService {
                                           const v1::DescribeTableRequest* request,
                                           v1::DescribeTableResponse* response) override;
 
+  // Refuses look-ups from now on, with UNAVAILABLE; returns when the replies of those in flight are
+  // sent, or at the deadline.
+  void Drain(std::chrono::system_clock::time_point deadline) { calls_.Drain(deadline); }
+
  private:
-  // Runs `answer(worker, snapshot)` on the executor and finishes the call with the status it returns.
+  // Runs `answer(worker, snapshot)` on the executor and finishes the call with the status it
+  // returns.
   template <typename Answer>
   grpc::ServerUnaryReactor* Execute(grpc::CallbackServerContext* context, const std::string& table,
                                     Answer answer);
@@ -38,6 +62,7 @@ class LookupService final : public v1::Lookup::CallbackService {
   const ServerOptions& options_;
   const Catalog& catalog_;
   Executor& executor_;
+  CallsInFlight calls_;
   // When serving began; those of the executor's threads are counted apart.
   const uint64_t major_faults_before_;
 };

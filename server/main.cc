@@ -28,7 +28,8 @@ int Serve(const ServerOptions& options) {
     spdlog::error("cannot start: {}", Message(server.status()));
     return 3;
   }
-  for (const std::string& address : (*server)->addresses()) spdlog::info("serving address={}", address);
+  for (const std::string& address : (*server)->addresses())
+    spdlog::info("serving address={}", address);
 
   int signal_number = 0;
   sigwait(&signals, &signal_number);

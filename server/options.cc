@@ -37,7 +37,8 @@ ParsedCommandLine ParseServerCommandLine(int argc, char** argv) {
       ->envname("LATCHKEY_LOG_LEVEL")
       ->capture_default_str();
   app.set_config("--config", "", "File of flags, a line each: threads = 4");
-  CLI::App* health = app.add_subcommand("healthcheck", "Exit 0 if a server says it is serving, else 1");
+  CLI::App* health =
+      app.add_subcommand("healthcheck", "Exit 0 if a server says it is serving, else 1");
   health->add_option("--server", parsed.health_server, "The server's address")
       ->capture_default_str();
   try {

@@ -11,24 +11,25 @@ namespace latchkey {
 
 struct ServerOptions {
   std::string data_dir;
-  std::vector<std::string> listen = {"127.0.0.1:50051"};  // HOST:PORT or unix:PATH; port 0 takes a free one
-  unsigned threads = 0;        // that look keys up; 0: one a core
-  unsigned queue_max = 1024;   // requests waiting for a thread
+  std::vector<std::string> listen = {
+      "127.0.0.1:50051"};     // HOST:PORT or unix:PATH; port 0 takes a free one
+  unsigned threads = 0;       // that look keys up; 0: one a core
+  unsigned queue_max = 1024;  // requests waiting for a thread
   uint32_t batch_keys_max = kBatchKeysDefault;
   uint64_t reply_bytes_max = uint64_t{64} << 20;
-  unsigned drain_s = 10;       // for requests in flight, after SIGTERM
-  bool allow_empty = false;    // start without any table
+  unsigned drain_s = 10;     // for requests in flight, after SIGTERM
+  bool allow_empty = false;  // start without any table
   std::string log_level = "info";
 
-  // What a request may weigh: a full batch of keys of kRequestBytesPerKey each always fits, and so does one key of
-  // any length.
+  // What a request may weigh: a full batch of keys of kRequestBytesPerKey each always fits, and so
+  // does one key of any length.
   uint64_t request_bytes_max() const {
     return uint64_t{batch_keys_max} * kRequestBytesPerKey + (uint64_t{128} << 10);
   }
 };
 
-// Bytes of values in a reply that asks for no other limit: with them a reply stays below the 4 MiB that a gRPC
-// client takes by default.
+// Bytes of values in a reply that asks for no other limit: with them a reply stays below the 4 MiB
+// that a gRPC client takes by default.
 inline constexpr uint64_t kReplyBytesDefault = (uint64_t{4} << 20) - (uint64_t{256} << 10);
 static_assert(2 * kKeyBytesMax < size_t{128} << 10, "one key always fits a request, as text too");
 

@@ -15,6 +15,11 @@
 #include "server/lookup_service.h"
 
 namespace latchkey {
+namespace {
+
+constexpr std::chrono::milliseconds kGoodbyeTime(500);
+
+}  // namespace
 
 Server::Server(const ServerOptions& options) : options_(options) {}
 Server::~Server() { Drain(); }
@@ -35,8 +40,9 @@ absl::Status Server::OpenTables() {
   FileSystem& file_system = PosixFileSystem();
   LATCHKEY_ASSIGN_OR_RETURN(const auto tables, ListTables(file_system, options_.data_dir));
   if (tables.empty() && !options_.allow_empty) {
-    return NotFound("{} holds no table; build one with 'latchkey build', or start with --allow-empty",
-                    options_.data_dir);
+    return NotFound(
+        "{} holds no table; build one with 'latchkey build', or start with --allow-empty",
+        options_.data_dir);
   }
   for (const std::string& table : tables) {
     const auto begin = std::chrono::steady_clock::now();
@@ -71,9 +77,10 @@ absl::Status Server::Listen() {
       return absl::UnavailableError(fmt::format(
           "cannot listen on {}: the address is not one of this machine's, or is taken", address));
     }
-    addresses_.push_back(address.starts_with("unix:")
-                             ? address
-                             : fmt::format("{}:{}", address.substr(0, address.rfind(':')), ports[i]));
+    addresses_.push_back(
+        address.starts_with("unix:")
+            ? address
+            : fmt::format("{}:{}", address.substr(0, address.rfind(':')), ports[i]));
   }
   if (grpc_server_ == nullptr) return absl::InternalError("gRPC did not start; its log says why");
   // The empty name stands for the server as a whole.
@@ -85,7 +92,10 @@ absl::Status Server::Listen() {
 void Server::Drain() {
   if (grpc_server_ == nullptr) return;
   grpc_server_->GetHealthCheckService()->SetServingStatus(false);
-  grpc_server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(options_.drain_s));
+  lookup_service_->Drain(std::chrono::system_clock::now() + std::chrono::seconds(options_.drain_s));
+  // gRPC waits for the connections too, until this deadline: a client that is idle may not notice
+  // that it should go.
+  grpc_server_->Shutdown(std::chrono::system_clock::now() + kGoodbyeTime);
   grpc_server_->Wait();
   grpc_server_ = nullptr;
 }

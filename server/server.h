@@ -20,12 +20,13 @@ class LookupService;
 
 class Server {
  public:
-  // Opens every table of the data directory and begins to serve. Errors name the table's file, or the address that
-  // can't be listened on; nothing is left running then.
+  // Opens every table of the data directory and begins to serve. Errors name the table's file, or
+  // the address that can't be listened on; nothing is left running then.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
   ~Server();
 
-  // Says NOT_SERVING, takes no new calls, and returns when those in flight are done or the drain time is over.
+  // Says NOT_SERVING, takes no new calls, and returns when those in flight are done or the drain
+  // time is over.
   void Drain();
 
   // Addresses that it listens on, with the ports that were taken.

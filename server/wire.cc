@@ -63,8 +63,9 @@ absl::Status DecodePackedKeys(const v1::PackedKeys& packed, KeyKind kind,
     LATCHKEY_RETURN_IF_ERROR(
         Prefixed(CheckKeyBytes(kind, size_bytes), fmt::format("packed_keys.lengths[{}]", i)));
     if (size_bytes > data.size() - at) {
-      return InvalidArgument("packed_keys.lengths[{}]: the key ends at {}, beyond the data's {} bytes",
-                             i, at + size_bytes, data.size());
+      return InvalidArgument(
+          "packed_keys.lengths[{}]: the key ends at {}, beyond the data's {} bytes", i,
+          at + size_bytes, data.size());
     }
     keys->push_back(data.substr(at, size_bytes));
     at += size_bytes;
@@ -169,14 +170,14 @@ absl::Status DecodeKeys(const v1::BatchGetRequest& request, KeyKind kind,
   const int forms =
       (request.keys_size() > 0) + (request.text_keys_size() > 0) + request.has_packed_keys();
   if (forms > 1) {
-    return InvalidArgument("expected keys in one of keys, text_keys and packed_keys, got {} of them",
-                           forms);
+    return InvalidArgument(
+        "expected keys in one of keys, text_keys and packed_keys, got {} of them", forms);
   }
   if (request.has_packed_keys()) return DecodePackedKeys(request.packed_keys(), kind, keys);
   if (request.text_keys_size() > 0) return DecodeTextKeys(request, kind, keys, decoded);
   for (int i = 0; i < request.keys_size(); ++i) {
-    LATCHKEY_RETURN_IF_ERROR(Prefixed(CheckKeyBytes(kind, request.keys(i).size()),
-                                      fmt::format("keys[{}]", i)));
+    LATCHKEY_RETURN_IF_ERROR(
+        Prefixed(CheckKeyBytes(kind, request.keys(i).size()), fmt::format("keys[{}]", i)));
     keys->push_back(request.keys(i));
   }
   return absl::OkStatus();
@@ -201,8 +202,7 @@ absl::Status DecodeKey(const v1::GetRequest& request, KeyKind kind, std::string_
 }
 
 void EncodeResult(const v1::GetRequest& request, const Snapshot& snapshot,
-                  const LookupResult& result, uint64_t reply_bytes_max,
-                  v1::GetResponse* response) {
+                  const LookupResult& result, uint64_t reply_bytes_max, v1::GetResponse* response) {
   response->set_generation(snapshot.generation());
   response->set_outcome(ToOutcome(result.outcome));
   response->set_reason(ToReason(result.outcome));

@@ -18,12 +18,12 @@ namespace latchkey {
 
 grpc::Status ToGrpcStatus(const absl::Status& status);
 
-// The number of keys in a request, however they come; touches none. A width that does not divide the data counts
-// the keys that are whole.
+// The number of keys in a request, however they come; touches none. A width that does not divide
+// the data counts the keys that are whole.
 uint64_t CountKeys(const v1::BatchGetRequest& request);
 
-// Decodes the keys of a request into *keys: K views into the request, or into *decoded if they came as text.
-// InvalidArgument names the first key that can't be one.
+// Decodes the keys of a request into *keys: K views into the request, or into *decoded if they came
+// as text. InvalidArgument names the first key that can't be one.
 absl::Status DecodeKeys(const v1::BatchGetRequest& request, KeyKind kind,
                         std::vector<std::string_view>* keys, std::string* decoded);
 absl::Status DecodeKey(const v1::GetRequest& request, KeyKind kind, std::string_view* key,

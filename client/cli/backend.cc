@@ -1,7 +1,6 @@
 #include "client/cli/backend.h"
 
-#include <google/protobuf/util/json_util.h>
-
+#include <map>
 #include <utility>
 
 #include "core/base/error.h"
@@ -14,6 +13,23 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// By hand, as protobuf's own JSON has numbers of 64 bits as strings: what a server says reads like
+// what a data directory says.
+Json DescribeSegment(const v1::SegmentDescription& segment) {
+  Json json = {{"file", segment.file()},
+               {"rows", segment.rows()},
+               {"layout", segment.layout()},
+               {"filter_bits_per_key", segment.filter_bits_per_key()},
+               {"partitions", segment.partitions()},
+               {"file_bytes", segment.file_bytes()},
+               {"key_bytes_min", segment.key_bytes_min()},
+               {"key_bytes_max", segment.key_bytes_max()}};
+  const std::map<std::string, uint64_t> sections(segment.section_bytes().begin(),
+                                                 segment.section_bytes().end());
+  for (const auto& [section, bytes] : sections) json["section_bytes"][section] = bytes;
+  return json;
+}
+
 class RemoteBackend final : public Backend {
  public:
   RemoteBackend(std::unique_ptr<LookupClient> client, v1::DescribeTableResponse table, KeyKind kind)
@@ -22,16 +38,36 @@ class RemoteBackend final : public Backend {
   KeyKind key_kind() const override { return kind_; }
   size_t batch_keys_max() const override { return table_.limits().batch_keys_max(); }
   size_t batch_bytes_max() const override {
-    return table_.limits().request_bytes_max() - kTableNameBytesMax - 64;  // the request's other fields
+    return table_.limits().request_bytes_max() - kTableNameBytesMax -
+           64;  // the request's other fields
   }
 
   Json Describe() const override {
-    google::protobuf::util::JsonPrintOptions options;
-    options.preserve_proto_field_names = true;
-    options.always_print_primitive_fields = true;
-    std::string text;
-    (void)google::protobuf::util::MessageToJsonString(table_, &text, options);
-    return Json::parse(text);
+    Json json = {{"table", table_.table()},
+                 {"generation", table_.generation()},
+                 {"created_unix_s", table_.created_unix_s()},
+                 {"key_kind", table_.key_kind()},
+                 {"doc_id_bits", table_.doc_id_bits()},
+                 {"values", table_.values()},
+                 {"value_width", table_.value_width()},
+                 {"rows", table_.rows()}};
+    json["segments"] = Json::array();
+    for (const v1::SegmentDescription& segment : table_.segments()) {
+      json["segments"].push_back(DescribeSegment(segment));
+    }
+    const v1::Limits& limits = table_.limits();
+    json["limits"] = {{"batch_keys_max", limits.batch_keys_max()},
+                      {"request_bytes_max", limits.request_bytes_max()},
+                      {"reply_bytes_default", limits.reply_bytes_default()},
+                      {"reply_bytes_max", limits.reply_bytes_max()},
+                      {"key_bytes_max", limits.key_bytes_max()}};
+    const v1::LookupCounts& counts = table_.counts();
+    json["counts"] = {{"keys", counts.keys()},
+                      {"found", counts.found()},
+                      {"damaged", counts.damaged()},
+                      {"major_faults", counts.major_faults()}};
+    json["rpc_thread_major_faults"] = table_.rpc_thread_major_faults();
+    return json;
   }
 
   absl::StatusOr<ClientRows> BatchGet(std::span<const std::string_view> keys) override {
@@ -99,9 +135,9 @@ class LocalBackend final : public Backend {
     for (size_t i = 0; i < keys.size(); ++i) {
       const LookupResult row = results_.at(i);
       const bool damaged = row.outcome == Outcome::kDamaged;
-      result.rows.push_back({damaged                            ? v1::NOT_DONE
+      result.rows.push_back({damaged                          ? v1::NOT_DONE
                              : row.outcome == Outcome::kFound ? v1::FOUND
-                                                                : v1::ABSENT,
+                                                              : v1::ABSENT,
                              damaged ? v1::DAMAGED_DATA : v1::REASON_NONE, row.doc_id,
                              std::string(row.value)});
     }

@@ -16,7 +16,7 @@
 namespace latchkey {
 
 struct BackendOptions {
-  std::string server;    // or
+  std::string server;  // or
   std::string data_dir;
   std::string table;
   double timeout_s = 30;

@@ -37,7 +37,8 @@ absl::Status SetValueKind(BuildArguments* arguments) {
   if (fixed_format) {
     arguments->input.value_width = width;
   } else if (width > kFixedValueBytesMax) {
-    return InvalidArgument("--value-width: expected at most {}, got {}", kFixedValueBytesMax, width);
+    return InvalidArgument("--value-width: expected at most {}, got {}", kFixedValueBytesMax,
+                           width);
   } else if (width > 0 && arguments->input.value_columns.empty()) {
     return InvalidArgument("--value-width: expected --value-column with it");
   }
@@ -67,8 +68,8 @@ absl::Status Resolve(BuildArguments* arguments) {
 
 absl::StatusOr<int> RunBuild(BuildArguments arguments) {
   LATCHKEY_RETURN_IF_ERROR(Resolve(&arguments));
-  LATCHKEY_ASSIGN_OR_RETURN(
-      const auto source, OpenRecordSource(PosixFileSystem(), arguments.input, arguments.paths));
+  LATCHKEY_ASSIGN_OR_RETURN(const auto source,
+                            OpenRecordSource(PosixFileSystem(), arguments.input, arguments.paths));
   const auto begin = std::chrono::steady_clock::now();
   absl::StatusOr<BuildResult> built;
   {
@@ -79,16 +80,15 @@ absl::StatusOr<int> RunBuild(BuildArguments arguments) {
   LATCHKEY_RETURN_IF_ERROR(built.status());
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
   if (arguments.json) {
-    const nlohmann::ordered_json json = {
-        {"table", arguments.build.table},
-        {"generation", built->generation},
-        {"rows_read", built->rows_read},
-        {"rows_stored", built->rows_stored},
-        {"duplicates_dropped", built->duplicates_dropped},
-        {"layout", LayoutName(built->header.layout)},
-        {"file_bytes", built->header.file_bytes()},
-        {"spilled_bytes", built->spilled_bytes},
-        {"seconds", elapsed.count()}};
+    const nlohmann::ordered_json json = {{"table", arguments.build.table},
+                                         {"generation", built->generation},
+                                         {"rows_read", built->rows_read},
+                                         {"rows_stored", built->rows_stored},
+                                         {"duplicates_dropped", built->duplicates_dropped},
+                                         {"layout", LayoutName(built->header.layout)},
+                                         {"file_bytes", built->header.file_bytes()},
+                                         {"spilled_bytes", built->spilled_bytes},
+                                         {"seconds", elapsed.count()}};
     PutLine(json.dump());
   } else {
     PutLine(fmt::format(
@@ -108,24 +108,29 @@ void AddInputOptions(CLI::App& command, BuildArguments* to) {
   command.add_option("--key-kind", to->key_kind, "raw, text, hex, uuid or u64")
       ->check(CLI::IsMember({"raw", "text", "hex", "uuid", "u64"}))
       ->capture_default_str();
-  command.add_option("--key-column", to->input.key_column,
-                     "csv, tsv: column of the key, a number from 1 or a name of the header")
+  command
+      .add_option("--key-column", to->input.key_column,
+                  "csv, tsv: column of the key, a number from 1 or a name of the header")
       ->capture_default_str();
-  command.add_option("--value-column", to->input.value_columns,
-                     "csv, tsv: column of the value; several are joined by tabs. lines: 'rest', what "
-                     "follows the key on its line")
+  command
+      .add_option("--value-column", to->input.value_columns,
+                  "csv, tsv: column of the value; several are joined by tabs. lines: 'rest', what "
+                  "follows the key on its line")
       ->take_all()
       ->expected(1)
       ->allow_extra_args(false);  // one a flag: what follows is an input
-  command.add_option("--id-column", to->input.doc_id_column,
-                     "csv, tsv: column of the doc id; without it a doc id is the row's ordinal, from 0");
-  command.add_flag("--header", to->input.has_header,
-                   "csv, tsv: the first row of each file is a header; so it is when a column is a name");
+  command.add_option(
+      "--id-column", to->input.doc_id_column,
+      "csv, tsv: column of the doc id; without it a doc id is the row's ordinal, from 0");
+  command.add_flag(
+      "--header", to->input.has_header,
+      "csv, tsv: the first row of each file is a header; so it is when a column is a name");
   command.add_option("--key-width", to->input.key_width, "fixed: bytes of a key")
       ->check(CLI::Range(size_t{1}, kKeyBytesMax));
-  command.add_option("--value-width", to->value_width,
-                     "fixed: bytes of a value behind the key. Others: values have exactly this many "
-                     "bytes and are stored beside their keys")
+  command
+      .add_option("--value-width", to->value_width,
+                  "fixed: bytes of a value behind the key. Others: values have exactly this many "
+                  "bytes and are stored beside their keys")
       ->check(CLI::Range(size_t{1}, kValueBytesMax));
 }
 
@@ -142,15 +147,17 @@ void AddBuildCommand(CLI::App& app, int* exit_code) {
   command->add_option("--doc-id-bits", to->doc_id_bits, "32 or 64")
       ->check(CLI::IsMember({32, 64}))
       ->capture_default_str();
-  command->add_option("--duplicates", to->duplicates,
-                      "When a key comes twice: reject the input, or keep the first or the last row")
+  command
+      ->add_option("--duplicates", to->duplicates,
+                   "When a key comes twice: reject the input, or keep the first or the last row")
       ->check(CLI::IsMember({"reject", "first", "last"}))
       ->capture_default_str();
   command->add_option("--layout", to->layout, "auto, inline or term-order")
       ->check(CLI::IsMember({"auto", "inline", "term-order"}))
       ->capture_default_str();
-  command->add_option("--filter-bits", to->filter_bits_per_key,
-                      "Bits of Bloom filter a key; 0 means no filter")
+  command
+      ->add_option("--filter-bits", to->filter_bits_per_key,
+                   "Bits of Bloom filter a key; 0 means no filter")
       ->check(CLI::Range(0u, kFilterBitsPerKeyMax))
       ->capture_default_str();
   command->add_option("--memory", to->memory_mib, "MiB to work in; what does not fit is spilled")

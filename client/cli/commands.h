@@ -1,5 +1,5 @@
-// The subcommands. Each registers its flags with the application, and runs when its callback is called; exit codes:
-// 0 ok, 1 something was not found or not equal, 2 usage, 3 failure.
+// The subcommands. Each registers its flags with the application, and runs when its callback is
+// called; exit codes: 0 ok, 1 something was not found or not equal, 2 usage, 3 failure.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -13,11 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Numbers of 64 bits come as strings from a server, as JSON has it.
-uint64_t Number(const Json& json, const char* name) {
-  const Json& field = json.at(name);
-  return field.is_string() ? std::stoull(field.get<std::string>()) : field.get<uint64_t>();
-}
+uint64_t Number(const Json& json, const char* name) { return json.at(name).get<uint64_t>(); }
 
 std::string Bytes(uint64_t bytes) {
   if (bytes < 10'000) return fmt::format("{} B", bytes);
@@ -64,13 +60,14 @@ void PrintTable(const Json& table) {
   }
   if (table.contains("limits")) {
     const Json& limits = table.at("limits");
-    PutLine(fmt::format("limits: {} keys a batch, requests of {}, replies of {}",
-                        Number(limits, "batch_keys_max"), Bytes(Number(limits, "request_bytes_max")),
-                        Bytes(Number(limits, "reply_bytes_max"))));
+    PutLine(fmt::format(
+        "limits: {} keys a batch, requests of {}, replies of {}", Number(limits, "batch_keys_max"),
+        Bytes(Number(limits, "request_bytes_max")), Bytes(Number(limits, "reply_bytes_max"))));
     const Json& counts = table.at("counts");
-    PutLine(fmt::format("since start: {} keys looked up, {} found, {} damaged, {} waits for the disk",
-                        Number(counts, "keys"), Number(counts, "found"), Number(counts, "damaged"),
-                        Number(counts, "major_faults")));
+    PutLine(
+        fmt::format("since start: {} keys looked up, {} found, {} damaged, {} waits for the disk",
+                    Number(counts, "keys"), Number(counts, "found"), Number(counts, "damaged"),
+                    Number(counts, "major_faults")));
   }
 }
 
@@ -88,8 +85,8 @@ absl::StatusOr<int> RunInspect(const BackendOptions& options, bool as_json) {
 }  // namespace
 
 void AddInspectCommand(CLI::App& app, int* exit_code) {
-  CLI::App* const command = app.add_subcommand(
-      "inspect", "Show what a table holds and how it is laid out");
+  CLI::App* const command =
+      app.add_subcommand("inspect", "Show what a table holds and how it is laid out");
   const auto options = std::make_shared<BackendOptions>();
   const auto json = std::make_shared<bool>(false);
   AddBackendOptions(*command, options.get());

@@ -78,8 +78,8 @@ std::string FormatRow(std::string_view text, std::string_view status, const Clie
   return object.dump();
 }
 
-// Looks up one batch of keys as they were typed, and prints a line for each, in order. `name(i)` says where key i
-// stood, for messages.
+// Looks up one batch of keys as they were typed, and prints a line for each, in order. `name(i)`
+// says where key i stood, for messages.
 template <typename Name>
 absl::Status LookUpAndPrint(Backend& backend, const std::vector<std::string>& texts, bool json,
                             Name name, Tally* tally) {
@@ -101,7 +101,11 @@ absl::Status LookUpAndPrint(Backend& backend, const std::vector<std::string>& te
   for (size_t i = 0; i < texts.size(); ++i) {
     const ClientRow row = good[i] ? result.rows[next++] : ClientRow{};
     tally->missing |= row.outcome == v1::ABSENT;
-    tally->failed |= row.outcome == v1::NOT_DONE;
+    if (row.outcome == v1::NOT_DONE) {
+      std::fprintf(stderr, "latchkey: %s: %s\n", name(i).c_str(),
+                   std::string(StatusWord(row)).c_str());
+      tally->failed = true;
+    }
     if (!PutLine(FormatRow(texts[i], good[i] ? StatusWord(row) : kMalformed, row, json))) {
       return ErrnoStatus(errno, "cannot write standard output");
     }
@@ -142,7 +146,8 @@ absl::StatusOr<int> RunBatch(const BackendOptions& options, bool json) {
   std::string line;
   while (std::getline(std::cin, line)) {
     if (!line.empty() && line.back() == '\r') line.pop_back();
-    // A request's size is limited too, so long keys make smaller batches. A key has no more bytes than its text.
+    // A request's size is limited too, so long keys make smaller batches. A key has no more bytes
+    // than its text.
     const size_t line_bytes = line.size() + kVarintBytesMax;
     if (texts.size() == backend->batch_keys_max() ||
         (!texts.empty() && text_bytes + line_bytes > backend->batch_bytes_max())) {
@@ -172,9 +177,9 @@ void AddGetCommand(CLI::App& app, int* exit_code) {
 }
 
 void AddBatchCommand(CLI::App& app, int* exit_code) {
-  CLI::App* const command = app.add_subcommand(
-      "batch",
-      "Look up the keys on standard input, one a line; prints key, status, doc id, value in their order");
+  CLI::App* const command = app.add_subcommand("batch",
+                                               "Look up the keys on standard input, one a line; "
+                                               "prints key, status, doc id, value in their order");
   const auto options = std::make_shared<BackendOptions>();
   const auto json = std::make_shared<bool>(false);
   AddBackendOptions(*command, options.get());

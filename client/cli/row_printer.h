@@ -14,7 +14,8 @@ namespace latchkey {
 // "found", "absent", or why it is not known.
 std::string_view StatusWord(const ClientRow& row);
 
-// A value in JSON: under "value" if it is valid UTF-8, else in hexadecimal digits under "value_hex".
+// A value in JSON: under "value" if it is valid UTF-8, else in hexadecimal digits under
+// "value_hex".
 void PutValue(std::string_view value, nlohmann::ordered_json* json);
 
 // Writes a line; false when standard output can't be written.

@@ -50,7 +50,8 @@ absl::StatusOr<int> RunVerify(const LocalOptions& options) {
   const std::string table_dir = JoinPath(options.data_dir, options.table);
   LATCHKEY_ASSIGN_OR_RETURN(const Manifest manifest,
                             ReadNewestManifest(PosixFileSystem(), table_dir));
-  // Every block first: it tells most about damage. Then every key, the way a request would look it up.
+  // Every block first: it tells most about damage. Then every key, the way a request would look it
+  // up.
   size_t damaged_blocks = 0;
   for (const SegmentRef& ref : manifest.segments) {
     const std::string path = JoinPath(table_dir, ref.file);

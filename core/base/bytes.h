@@ -42,8 +42,8 @@ inline uint8_t* StoreVarint(uint8_t* to, uint64_t value) {
   return to;
 }
 
-// Reads one from [from, end) into *value and returns the byte after it; nullptr when it is cut off or
-// does not fit 64 bits.
+// Reads one from [from, end) into *value and returns the byte after it; nullptr when it is cut off
+// or does not fit 64 bits.
 inline const uint8_t* LoadVarint(const uint8_t* from, const uint8_t* end, uint64_t* value) {
   uint64_t result = 0;
   for (int shift = 0; shift < 64 && from < end; shift += 7) {

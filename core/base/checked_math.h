@@ -1,4 +1,5 @@
-// Integer arithmetic on numbers that come from a file: a result that does not fit is reported, not wrapped.
+// Integer arithmetic on numbers that come from a file: a result that does not fit is reported, not
+// wrapped.
 #pragma once
 
 #include <cstdint>

@@ -28,7 +28,8 @@ absl::Status NotFound(fmt::format_string<Args...> format, Args&&... args) {
   return absl::NotFoundError(fmt::format(format, std::forward<Args>(args)...));
 }
 
-// The status of a failed system call: `what` names the call's purpose and its file, `error_number` is errno.
+// The status of a failed system call: `what` names the call's purpose and its file, `error_number`
+// is errno.
 absl::Status ErrnoStatus(int error_number, std::string_view what);
 
 // The same status with `prefix` and ": " before its message.

@@ -1,4 +1,5 @@
-// Early return on a failed absl::Status or absl::StatusOr; the installed Abseil has no macros of its own.
+// Early return on a failed absl::Status or absl::StatusOr; the installed Abseil has no macros of
+// its own.
 #pragma once
 
 #include <utility>
@@ -6,8 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-#define LATCHKEY_RETURN_IF_ERROR(expr)                           \
-  do {                                                           \
+#define LATCHKEY_RETURN_IF_ERROR(expr)                                \
+  do {                                                                \
     if (absl::Status status_ = (expr); !status_.ok()) return status_; \
   } while (0)
 

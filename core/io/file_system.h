@@ -1,5 +1,5 @@
-// The file system as the product uses it: an interface, so that tests can make the n-th call fail, tear a
-// write, or lose what was not synced. Every error names the path.
+// The file system as the product uses it: an interface, so that tests can make the n-th call fail,
+// tear a write, or lose what was not synced. Every error names the path.
 #pragma once
 
 #include <cstddef>

@@ -35,7 +35,8 @@ absl::Status Failed(std::string_view verb, const std::string& path) {
   return ErrnoStatus(errno, fmt::format("cannot {} {}", verb, path));
 }
 
-absl::StatusOr<UniqueFd> OpenFd(const std::string& path, int flags, mode_t mode, std::string_view verb) {
+absl::StatusOr<UniqueFd> OpenFd(const std::string& path, int flags, mode_t mode,
+                                std::string_view verb) {
   int fd;
   do {
     fd = ::open(path.c_str(), flags | O_CLOEXEC, mode);
@@ -103,8 +104,8 @@ class PosixReadableFile final : public ReadableFile {
   absl::StatusOr<size_t> ReadAt(uint64_t offset, size_t size_bytes, char* to) const override {
     size_t done = 0;
     while (done < size_bytes) {
-      const ssize_t got = ::pread(fd_.get(), to + done, size_bytes - done,
-                                  static_cast<off_t>(offset + done));
+      const ssize_t got =
+          ::pread(fd_.get(), to + done, size_bytes - done, static_cast<off_t>(offset + done));
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) {
         return ErrnoStatus(errno, fmt::format("cannot read {} at offset {}", path_, offset + done));
@@ -248,7 +249,8 @@ absl::StatusOr<std::string> FileSystem::ReadFile(const std::string& path, uint64
   LATCHKEY_ASSIGN_OR_RETURN(auto file, Open(path));
   LATCHKEY_ASSIGN_OR_RETURN(const uint64_t size_bytes, file->SizeBytes());
   if (size_bytes > size_bytes_max) {
-    return InvalidArgument("{} has {} bytes, expected at most {}", path, size_bytes, size_bytes_max);
+    return InvalidArgument("{} has {} bytes, expected at most {}", path, size_bytes,
+                           size_bytes_max);
   }
   std::string text(size_bytes, '\0');
   LATCHKEY_ASSIGN_OR_RETURN(const size_t got, file->ReadAt(0, size_bytes, text.data()));

@@ -1,11 +1,13 @@
 // One 128-bit hash a key, cut into disjoint bit ranges; every later layer only slices.
 //
-//   low  half, from the top bit:  shard (s bits) | partition (p bits) | home slot (31 bits) | unused | control (7) | tag (16)
-//   high half, from the top bit:  filter word (34 bits) | five bit positions within it (5 x 6 bits)
+//   low  half, from the top bit:  shard (s bits) | partition (p bits) | home slot (31) | unused |
+//                                 control (7) | tag (16)
+//   high half, from the top bit:  filter word (34) | five bit positions within it (5 x 6)
 //
-// The shard's bits are shifted out first, so that a table split by hash range keeps its even spread within
-// each shard. s + p <= 10 keeps the home slot's bits clear of the control byte's. Filter and table use different
-// halves, so that a filter's false positives and a table's false candidates are independent.
+// The shard's bits are shifted out first, so that a table split by hash range keeps its even spread
+// within each shard. s + p <= 10 keeps the home slot's bits clear of the control byte's. Filter and
+// table use different halves, so that a filter's false positives and a table's false candidates are
+// independent.
 #pragma once
 
 #include <cstdint>

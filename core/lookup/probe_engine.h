@@ -11,15 +11,15 @@
 
 namespace latchkey {
 
-// Looks one key up: newest segment first, until one has it or can't tell. Its value points into the snapshot.
-// Any key will do; one that the table can't hold is absent.
+// Looks one key up: newest segment first, until one has it or can't tell. Its value points into the
+// snapshot. Any key will do; one that the table can't hold is absent.
 LookupResult LookupOne(const Snapshot& snapshot, std::string_view key);
 
 // Looks batches up. Thread-compatible: it keeps memory between batches, so have one a thread.
 class ProbeEngine {
  public:
-  // Answers `keys: K views` into *results, K answers in the same order; duplicates are each answered.
-  // The same answers as LookupOne, at a fraction of the cost.
+  // Answers `keys: K views` into *results, K answers in the same order; duplicates are each
+  // answered. The same answers as LookupOne, at a fraction of the cost.
   void Lookup(const Snapshot& snapshot, std::span<const std::string_view> keys,
               LookupResults* results);
 

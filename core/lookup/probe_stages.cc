@@ -31,7 +31,8 @@ Outcome NextCandidate(uint8_t wanted, ProbeState* state) {
       return partition.control[stop] == kControlEmpty ? Outcome::kAbsent : Outcome::kDamaged;
     }
     state->slot += kGroupSlots;
-    // A chain is followed by an empty slot: at the latest the first of the group behind the last slot.
+    // A chain is followed by an empty slot: at the latest the first of the group behind the last
+    // slot.
     if (state->slot > partition.slots) return Outcome::kDamaged;
     state->match = MatchGroup(partition.control + state->slot, wanted);
   }
@@ -114,7 +115,8 @@ void HomeStage(const Segment& segment, Tile* tile) {
   }
 }
 
-// Finds each key's next candidate and asks for what it must be compared with; keys whose chains have ended leave.
+// Finds each key's next candidate and asks for what it must be compared with; keys whose chains
+// have ended leave.
 template <Layout kLayout, bool kFirst>
 void ControlStage(const Segment& segment, Tile* tile) {
   size_t count = 0;

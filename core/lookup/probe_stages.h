@@ -1,10 +1,11 @@
 // The stages that a tile of keys passes through, segment by segment:
 //
-//   filter -> control -> [slot word, in term order] -> record        and after the last segment: value
+//   filter -> control -> [slot word, in term order] -> record        and after the last segment:
+//   value
 //
-// Each stage touches one cache line a key that the stage before it asked for, and ends by asking for the next one;
-// while one key's line travels, the others' are asked for. Keys leave a tile as they are resolved.
-// Source: group prefetching, Chen, Ailamaki, Gibbons, Mowry, ICDE 2004.
+// Each stage touches one cache line a key that the stage before it asked for, and ends by asking
+// for the next one; while one key's line travels, the others' are asked for. Keys leave a tile as
+// they are resolved. Source: group prefetching, Chen, Ailamaki, Gibbons, Mowry, ICDE 2004.
 //
 // A stage takes no lock, allocates nothing, and can't fail: damage is an outcome.
 #pragma once
@@ -20,9 +21,10 @@
 
 namespace latchkey {
 
-// Keys in a tile. Wider keeps more lines on their way, up to what the core can have in flight; narrower keeps the
-// state in the first-level cache. With 10M uuid16 keys, 128 took 0.9 of the time of 64 over 15 segments and the same
-// over one (medians of six runs of the warm suite's batches); 256 gained nothing more.
+// Keys in a tile. Wider keeps more lines on their way, up to what the core can have in flight;
+// narrower keeps the state in the first-level cache. With 10M uuid16 keys, 128 took 0.9 of the time
+// of 64 over 15 segments and the same over one (medians of six runs of the warm suite's batches);
+// 256 gained nothing more.
 inline constexpr size_t kTileKeys = 128;
 
 // Where one key stands in the segment being probed.
@@ -41,14 +43,14 @@ struct Tile {
   const Hash128* hashes = nullptr;         // T
   uint8_t live[kTileKeys];                 // indices of the keys that no segment has resolved
   size_t live_count = 0;
-  uint8_t probing[kTileKeys];              // of those, the keys that the current segment may hold
+  uint8_t probing[kTileKeys];  // of those, the keys that the current segment may hold
   size_t probing_count = 0;
   ProbeState state[kTileKeys];
-  uint64_t filter_masks[kTileKeys];        // for segments with filter_hashes of them
+  uint64_t filter_masks[kTileKeys];  // for segments with filter_hashes of them
   unsigned filter_hashes = 0;
   Outcome outcomes[kTileKeys];
   RowRef rows[kTileKeys];
-  const Segment* sources[kTileKeys];       // the segment that a found key's row lies in
+  const Segment* sources[kTileKeys];  // the segment that a found key's row lies in
 };
 
 // Makes all T keys live.

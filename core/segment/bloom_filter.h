@@ -1,9 +1,9 @@
-// Register-blocked Bloom filter: a key's bits all lie in one 64-bit word, so a lookup reads one word.
-// Source: Lang, Neumann, Kemper, Boncz, "Performance-Optimal Filtering", PVLDB 12(5), 2019.
+// Register-blocked Bloom filter: a key's bits all lie in one 64-bit word, so a lookup reads one
+// word. Source: Lang, Neumann, Kemper, Boncz, "Performance-Optimal Filtering", PVLDB 12(5), 2019.
 //
-// The exact false-positive rate at 10 bits a key and 5 hashes is 1.8% (Poisson load of a word, bits drawn
-// with replacement). A word of zeros reads as "maybe": the writer marks a word that no key fell into, so only
-// a hole in the file has one.
+// The exact false-positive rate at 10 bits a key and 5 hashes is 1.8% (Poisson load of a word, bits
+// drawn with replacement). A word of zeros reads as "maybe": the writer marks a word that no key
+// fell into, so only a hole in the file has one.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +21,16 @@ inline constexpr uint64_t FilterMask(uint64_t high, unsigned hashes) {
   return mask;
 }
 
-// A word that no key fell into. Its one bit lets a key through only if all its positions coincide there.
+// A word that no key fell into. Its one bit lets a key through only if all its positions coincide
+// there.
 inline constexpr uint64_t kEmptyFilterWord = 1;
 
 inline constexpr bool FilterMayContain(uint64_t word, uint64_t mask) {
   return (word & mask) == mask || word == 0;
 }
 
-// The number of hashes with the fewest false positives for a size in bits a key (computed exactly, see above).
+// The number of hashes with the fewest false positives for a size in bits a key (computed exactly,
+// see above).
 inline constexpr unsigned FilterHashesFor(unsigned bits_per_key) {
   if (bits_per_key == 0) return 0;
   if (bits_per_key <= 3) return 2;

@@ -60,22 +60,20 @@ absl::Status CheckScalars(const SegmentHeader& header) {
                                  kPartitionBitsMax - header.shard_bits, header.partition_bits));
   LATCHKEY_RETURN_IF_ERROR(
       range(kAtShard, "shard", 0, (uint64_t{1} << header.shard_bits) - 1, header.shard));
-  LATCHKEY_RETURN_IF_ERROR(
-      range(kAtRowCount, "row count", 0, kSegmentRowsMax, header.row_count));
+  LATCHKEY_RETURN_IF_ERROR(range(kAtRowCount, "row count", 0, kSegmentRowsMax, header.row_count));
   const uint64_t key_low = header.row_count == 0 ? 0 : 1;
   const uint64_t key_high = header.row_count == 0 ? 0 : kKeyBytesMax;
   LATCHKEY_RETURN_IF_ERROR(
       range(kAtKeyBytesMin, "shortest key", key_low, key_high, header.key_bytes_min));
-  LATCHKEY_RETURN_IF_ERROR(range(kAtKeyBytesMax, "longest key", header.key_bytes_min, key_high,
-                                 header.key_bytes_max));
+  LATCHKEY_RETURN_IF_ERROR(
+      range(kAtKeyBytesMax, "longest key", header.key_bytes_min, key_high, header.key_bytes_max));
   LATCHKEY_RETURN_IF_ERROR(range(kAtDisplacementMax, "largest displacement", 0,
                                  std::max<uint64_t>(header.slot_count, 1) - 1,
                                  header.displacement_max));
   if (header.layout == Layout::kInline) {
-    LATCHKEY_RETURN_IF_ERROR(range(kAtKeyBytesMax, "longest key of an inline layout",
-                                   header.key_bytes_min,
-                                   std::min<uint64_t>(header.key_bytes_min, kInlineKeyBytesMax),
-                                   header.key_bytes_max));
+    LATCHKEY_RETURN_IF_ERROR(
+        range(kAtKeyBytesMax, "longest key of an inline layout", header.key_bytes_min,
+              std::min<uint64_t>(header.key_bytes_min, kInlineKeyBytesMax), header.key_bytes_max));
   }
   return absl::OkStatus();
 }
@@ -330,14 +328,16 @@ absl::StatusOr<std::vector<PartitionEntry>> DecodeDirectory(const SegmentHeader&
              Load<uint64_t>(from + 24), Load<uint64_t>(from + 32), Load<uint32_t>(from + 40),
              Load<uint32_t>(from + 44), Load<uint32_t>(from + 48), Load<uint32_t>(from + 52)};
     const uint64_t inline_bytes = inline_layout ? shape.RecordBytes(entry.slots) : 0;
-    const bool good =
-        entry.first_slot == control && entry.filter_first_word == filter_words &&
-        entry.first_slot_word == slot_words && entry.records_offset == RoundUp(records, kPageBytes) &&
-        entry.home_slots >= 1 && entry.home_slots <= kPartitionSlotsMax &&
-        entry.slots >= entry.home_slots && entry.row_count <= entry.slots &&
-        entry.slots <= UINT32_MAX - kGroupSlots && entry.record_bytes <= kPartitionRecordBytesMax &&
-        (inline_layout ? entry.record_bytes == inline_bytes : entry.row_count <= entry.record_bytes) &&
-        (entry.filter_words >= 1) == (header.filter_kind != FilterKind::kNone);
+    const bool good = entry.first_slot == control && entry.filter_first_word == filter_words &&
+                      entry.first_slot_word == slot_words &&
+                      entry.records_offset == RoundUp(records, kPageBytes) &&
+                      entry.home_slots >= 1 && entry.home_slots <= kPartitionSlotsMax &&
+                      entry.slots >= entry.home_slots && entry.row_count <= entry.slots &&
+                      entry.slots <= UINT32_MAX - kGroupSlots &&
+                      entry.record_bytes <= kPartitionRecordBytesMax &&
+                      (inline_layout ? entry.record_bytes == inline_bytes
+                                     : entry.row_count <= entry.record_bytes) &&
+                      (entry.filter_words >= 1) == (header.filter_kind != FilterKind::kNone);
     if (!good) {
       return DataLoss("directory entry {} at offset {} is inconsistent", i,
                       header.section(SectionKind::kDirectory).offset + i * kPartitionEntryBytes);

@@ -1,5 +1,5 @@
-// The header and the partition directory of a segment file: encode, and decode that validates everything.
-// FORMAT.md beside this file accounts for every byte.
+// The header and the partition directory of a segment file: encode, and decode that validates
+// everything. FORMAT.md beside this file accounts for every byte.
 #pragma once
 
 #include <array>
@@ -109,8 +109,8 @@ struct SegmentHeader {
 // kHeaderBytes of them.
 std::string EncodeHeader(const SegmentHeader& header);
 
-// DataLoss or FailedPrecondition (another version) with the offset of the first field that is wrong;
-// `bytes` may have any size.
+// DataLoss or FailedPrecondition (another version) with the offset of the first field that is
+// wrong; `bytes` may have any size.
 absl::StatusOr<SegmentHeader> DecodeHeader(std::string_view bytes);
 
 // The checksum by which a manifest names a header.
@@ -118,13 +118,13 @@ uint64_t HeaderChecksum(std::string_view header_bytes);
 
 // Where a partition lies in the sections. Offsets and indices are from the section's start.
 struct PartitionEntry {
-  uint64_t first_slot = 0;         // its first control byte; control bytes of a partition are slots + kGroupSlots
+  uint64_t first_slot = 0;  // its first control byte; a partition has slots + kGroupSlots of them
   uint64_t filter_first_word = 0;
-  uint64_t records_offset = 0;     // a multiple of kPageBytes
+  uint64_t records_offset = 0;  // a multiple of kPageBytes
   uint64_t record_bytes = 0;
-  uint64_t first_slot_word = 0;    // term order only
-  uint32_t home_slots = 0;         // that hashes map to, at least 1
-  uint32_t slots = 0;              // those, and what overflowed beyond them
+  uint64_t first_slot_word = 0;  // term order only
+  uint32_t home_slots = 0;       // that hashes map to, at least 1
+  uint32_t slots = 0;            // those, and what overflowed beyond them
   uint32_t filter_words = 0;
   uint32_t row_count = 0;
   bool operator==(const PartitionEntry&) const = default;

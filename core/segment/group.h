@@ -1,4 +1,5 @@
-// Sixteen control bytes compared at once. The portable twin is what other processors run; a test holds both equal.
+// Sixteen control bytes compared at once. The portable twin is what other processors run; a test
+// holds both equal.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,8 @@ namespace latchkey {
 
 inline constexpr unsigned kGroupSlots = 16;
 
-// A control byte is one of these, or 0x80 | 7 hash bits for a full slot. Everything else is damage; so is 0x00,
-// which is what a hole in a file reads as.
+// A control byte is one of these, or 0x80 | 7 hash bits for a full slot. Everything else is damage;
+// so is 0x00, which is what a hole in a file reads as.
 inline constexpr uint8_t kControlEmpty = 0x01;
 
 // Bit i stands for the i-th control byte of the group.

@@ -3,8 +3,9 @@
 //   record = doc id, complemented (4 or 8 bytes) | value or its locator | key
 //   page   = as many records as fit 4 KiB, zero bytes up to its end
 //
-// A hit waits for two lines: control bytes, then the record. The doc id is kept complemented so that it is
-// never zero: a hole in the file shows as damage. Records do not straddle pages, so a hole takes all or nothing.
+// A hit waits for two lines: control bytes, then the record. The doc id is kept complemented so
+// that it is never zero: a hole in the file shows as damage. Records do not straddle pages, so a
+// hole takes all or nothing.
 #pragma once
 
 #include <cstdint>
@@ -45,8 +46,8 @@ class InlineShape {
 
   // Offset of a slot's record from the start of its partition's records.
   uint64_t RecordOffset(uint32_t slot) const {
-    const auto page = static_cast<uint32_t>(
-        (static_cast<unsigned __int128>(reciprocal_) * slot) >> 64);
+    const auto page =
+        static_cast<uint32_t>((static_cast<unsigned __int128>(reciprocal_) * slot) >> 64);
     return uint64_t{page} * kPageBytes + (slot - page * records_per_page_) * record_bytes_;
   }
   // Bytes of the records of `slots` slots: whole pages, but for the last.
@@ -64,8 +65,8 @@ class InlineShape {
   size_t key_bytes_ = 0;
   unsigned doc_id_bytes_ = 4;
   uint32_t records_per_page_ = 1;
-  // Division of 32-bit numbers by a multiplication. Source: Lemire, Kaser, Kurz, "Faster remainder by direct
-  // computation", 2019: exact with 64 fractional bits.
+  // Division of 32-bit numbers by a multiplication. Source: Lemire, Kaser, Kurz, "Faster remainder
+  // by direct computation", 2019: exact with 64 fractional bits.
   uint64_t reciprocal_ = 0;
 };
 

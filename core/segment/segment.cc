@@ -50,7 +50,8 @@ absl::StatusOr<std::unique_ptr<const Segment>> Segment::Open(FileSystem& file_sy
       return bytes.substr(header.section(kind).offset, header.section(kind).size_bytes);
     };
     LATCHKEY_RETURN_IF_ERROR(CheckChecksumsSection(header, part(SectionKind::kChecksums)));
-    // The directory fits one block, whose checksum is the first; it decides what is read, so it is checked now.
+    // The directory fits one block, whose checksum is the first; it decides what is read, so it is
+    // checked now.
     static_assert((size_t{1} << kPartitionBitsMax) * kPartitionEntryBytes <= kChecksumBlockBytes);
     const auto directory = part(SectionKind::kDirectory);
     if (Checksum(directory.data(), directory.size()) !=
@@ -85,7 +86,8 @@ absl::StatusOr<std::unique_ptr<const Segment>> Segment::Open(FileSystem& file_sy
   return segment;
 }
 
-bool Segment::Belongs(const Partition& partition, uint32_t slot, std::string_view stored_key) const {
+bool Segment::Belongs(const Partition& partition, uint32_t slot,
+                      std::string_view stored_key) const {
   const Hash128 hash = HashBytes(stored_key.data(), stored_key.size(), header_.identity.seed);
   const uint32_t home = HomeSlot(partition, hash);
   if (ControlOf(hash.low) != partition.control[slot] || &PartitionFor(hash) != &partition ||
@@ -129,8 +131,7 @@ bool Segment::ReadValue(const RowRef& row, const Hash128& hash, std::string_view
   return ValueCheck(*value, hash) == LocatorCheck(locator);
 }
 
-absl::Status Segment::ForEachRow(
-    const std::function<absl::Status(const StoredRow&)>& visit) const {
+absl::Status Segment::ForEachRow(const std::function<absl::Status(const StoredRow&)>& visit) const {
   uint64_t rows = 0;
   for (const Partition& partition : partitions_) {
     for (uint32_t slot = 0; slot < partition.slots; ++slot) {
@@ -163,8 +164,7 @@ absl::Status Segment::ForEachRow(
         return damaged("record");
       }
       stored.doc_id = LoadDocId(doc_id, header_.schema.doc_id_bytes);
-      const Hash128 hash =
-          HashBytes(stored.key.data(), stored.key.size(), header_.identity.seed);
+      const Hash128 hash = HashBytes(stored.key.data(), stored.key.size(), header_.identity.seed);
       if (!ReadValue(row, hash, &stored.value)) return damaged("value");
       LATCHKEY_RETURN_IF_ERROR(visit(stored));
       ++rows;
@@ -231,8 +231,7 @@ absl::Status VerifySegmentFile(FileSystem& file_system, const std::string& path,
   LATCHKEY_RETURN_IF_ERROR(Prefixed(CheckFileSize(*header, file_bytes), path));
   const Section& last = header->section(SectionKind::kChecksums);
   std::string checksums(last.size_bytes, '\0');
-  LATCHKEY_RETURN_IF_ERROR(
-      file->ReadAt(last.offset, last.size_bytes, checksums.data()).status());
+  LATCHKEY_RETURN_IF_ERROR(file->ReadAt(last.offset, last.size_bytes, checksums.data()).status());
   LATCHKEY_RETURN_IF_ERROR(Prefixed(CheckChecksumsSection(*header, checksums), path));
 
   uint64_t end = kHeaderBytes, blocks = 0;

@@ -21,9 +21,9 @@ namespace latchkey {
 
 // What a probe needs of a partition, in one cache line. Points into the segment's mapping.
 struct alignas(64) Partition {
-  const uint8_t* control = nullptr;   // slots + kGroupSlots bytes
-  const uint8_t* filter = nullptr;    // filter_words words; null without a filter
-  const uint8_t* records = nullptr;   // record_bytes
+  const uint8_t* control = nullptr;     // slots + kGroupSlots bytes
+  const uint8_t* filter = nullptr;      // filter_words words; null without a filter
+  const uint8_t* records = nullptr;     // record_bytes
   const uint8_t* slot_words = nullptr;  // slots words; null but in term order
   uint64_t record_bytes = 0;
   uint32_t home_slots = 1;
@@ -54,8 +54,9 @@ struct StoredRow {
 // Immutable after Open; any thread may read it.
 class Segment {
  public:
-  // Maps and validates the header, the directory, and the bounds of everything. Does not read the other
-  // sections. Errors name the file; DataLoss for damage, FailedPrecondition for another format version.
+  // Maps and validates the header, the directory, and the bounds of everything. Does not read the
+  // other sections. Errors name the file; DataLoss for damage, FailedPrecondition for another
+  // format version.
   static absl::StatusOr<std::unique_ptr<const Segment>> Open(FileSystem& file_system,
                                                              const std::string& path);
 
@@ -72,22 +73,23 @@ class Segment {
   const Partition& PartitionFor(const Hash128& hash) const;
   uint32_t HomeSlot(const Partition& partition, const Hash128& hash) const;
 
-  // Compares the row in a full slot of the partition whose control byte is the wanted one. For Layout kInline
-  // and kTermOrder respectively; what they read is bounded whatever the file holds.
+  // Compares the row in a full slot of the partition whose control byte is the wanted one. For
+  // Layout kInline and kTermOrder respectively; what they read is bounded whatever the file holds.
   Candidate CompareInline(const Partition& partition, uint32_t slot, std::string_view key,
                           RowRef* row) const;
   // `mark`: SlotWordMark of the wanted key in that slot.
   Candidate CompareTermOrder(const Partition& partition, uint32_t slot, uint32_t mark,
                              std::string_view key, RowRef* row) const;
 
-  // The first byte of the value that a locator points to; null for a locator that was never written.
+  // The first byte of the value that a locator points to; null for a locator that was never
+  // written.
   const uint8_t* ValueAddress(uint64_t locator) const;
-  // The value of `row`, found under `hash`; false when it is damaged. Cost: for values of bytes, one pass
-  // over them, since a check of 16 bits ties them to their key.
+  // The value of `row`, found under `hash`; false when it is damaged. Cost: for values of bytes,
+  // one pass over them, since a check of 16 bits ties them to their key.
   bool ReadValue(const RowRef& row, const Hash128& hash, std::string_view* value) const;
 
-  // Calls `visit` for every row, in the table's order, until it returns an error. DataLoss at the first row
-  // that can't be read, and in the end if there were not as many as there should be.
+  // Calls `visit` for every row, in the table's order, until it returns an error. DataLoss at the
+  // first row that can't be read, and in the end if there were not as many as there should be.
   absl::Status ForEachRow(const std::function<absl::Status(const StoredRow&)>& visit) const;
 
  private:
@@ -113,8 +115,8 @@ struct DamagedBlock {
   uint64_t size_bytes = 0;
 };
 
-// Reads the whole file, by read calls, against its checksums, and appends what does not match to *damaged.
-// Errors: what Segment::Open says of the header, and what reading gives.
+// Reads the whole file, by read calls, against its checksums, and appends what does not match to
+// *damaged. Errors: what Segment::Open says of the header, and what reading gives.
 absl::Status VerifySegmentFile(FileSystem& file_system, const std::string& path,
                                std::vector<DamagedBlock>* damaged);
 
@@ -145,12 +147,13 @@ inline bool SameBytes(const char* a, const char* b, size_t size_bytes) {
   return std::memcmp(a, b, size_bytes) == 0;
 }
 
-inline Candidate Segment::CompareInline(const Partition& partition, uint32_t slot, std::string_view key,
-                                 RowRef* row) const {
+inline Candidate Segment::CompareInline(const Partition& partition, uint32_t slot,
+                                        std::string_view key, RowRef* row) const {
   const uint8_t* const record = partition.records + inline_shape_.RecordOffset(slot);
   const std::string_view stored = inline_shape_.KeyAt(record);
   const bool same = SameBytes(stored.data(), key.data(), stored.size());
-  if (IsDocIdHole(record, inline_shape_.doc_id_bytes())) [[unlikely]] return Candidate::kDamaged;
+  if (IsDocIdHole(record, inline_shape_.doc_id_bytes())) [[unlikely]]
+    return Candidate::kDamaged;
   if (!same) [[unlikely]] {
     return Belongs(partition, slot, stored) ? Candidate::kOther : Candidate::kDamaged;
   }
@@ -162,10 +165,11 @@ inline Candidate Segment::CompareInline(const Partition& partition, uint32_t slo
 }
 
 inline Candidate Segment::CompareTermOrder(const Partition& partition, uint32_t slot, uint32_t mark,
-                                    std::string_view key, RowRef* row) const {
+                                           std::string_view key, RowRef* row) const {
   const auto word = Load<uint64_t>(partition.slot_words + uint64_t{slot} * 8);
   const uint64_t offset = PointerOf(word);
-  if (offset == UINT64_MAX) [[unlikely]] return Candidate::kDamaged;
+  if (offset == UINT64_MAX) [[unlikely]]
+    return Candidate::kDamaged;
   if (MarkOf(word) != mark) return Candidate::kOther;
   TermRecord record;
   if (!ReadTermRecord(header_.schema, partition.records, partition.record_bytes, offset, &record))

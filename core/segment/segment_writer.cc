@@ -18,12 +18,13 @@
 namespace latchkey {
 namespace {
 
-// Slots that rows may overflow into behind a partition's home slots. At a load of 3/4 the chance that the last
-// chain is longer falls by 0.57 nepers a slot: far below 1e-60 with any seeded hash.
+// Slots that rows may overflow into behind a partition's home slots. At a load of 3/4 the chance
+// that the last chain is longer falls by 0.57 nepers a slot: far below 1e-60 with any seeded hash.
 uint64_t OverflowBound(uint64_t rows) { return std::min(rows, 256 + rows / 64); }
 uint64_t SlotsBound(uint64_t rows) { return HomeSlotsFor(rows) + OverflowBound(rows); }
 
-// Bytes that term-order records may take, whatever their order: each page loses less than the longest record.
+// Bytes that term-order records may take, whatever their order: each page loses less than the
+// longest record.
 uint64_t TermRecordsBound(const TableSchema& schema, const SegmentPlan::Bound& bound,
                           size_t key_bytes_max) {
   const size_t longest = TermRecordBytes(schema, key_bytes_max);
@@ -60,9 +61,8 @@ class SegmentWriter::SectionWriter {
 
   absl::Status Flush() {
     for (size_t at = 0; at < buffer_.size(); at += kChecksumBlockBytes) {
-      latchkey::Append(&checksums_,
-                       Checksum(buffer_.data() + at,
-                                std::min(kChecksumBlockBytes, buffer_.size() - at)));
+      latchkey::Append(&checksums_, Checksum(buffer_.data() + at,
+                                             std::min(kChecksumBlockBytes, buffer_.size() - at)));
     }
     LATCHKEY_RETURN_IF_ERROR(file_.WriteAt(section_.end() - buffer_.size(), buffer_));
     buffer_.clear();
@@ -172,13 +172,13 @@ absl::Status SegmentWriter::AddPartition(std::span<const SegmentRow> rows) {
 
 absl::Status SegmentWriter::PlaceRows(std::span<const SegmentRow> rows, uint64_t slots_bound,
                                       PartitionEntry* entry) {
-  // Rows come in the order of their home slots, so the first free slot from a row's home on is either its home
-  // or the one behind the row before it. A reader's linear probe finds it there.
+  // Rows come in the order of their home slots, so the first free slot from a row's home on is
+  // either its home or the one behind the row before it. A reader's linear probe finds it there.
   row_slots_.resize(rows.size());
   uint64_t next = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
-    const uint64_t home = HomeSlotOf(
-        rows[i].hash.low, header_.shard_bits + header_.partition_bits, entry->home_slots);
+    const uint64_t home = HomeSlotOf(rows[i].hash.low, header_.shard_bits + header_.partition_bits,
+                                     entry->home_slots);
     const uint64_t slot = std::max(home, next);
     next = slot + 1;
     header_.displacement_max =
@@ -220,7 +220,8 @@ absl::Status SegmentWriter::StoreValue(const SegmentRow& row, uint8_t* to) {
     SectionWriter& values = section(SectionKind::kValues);
     Store(to, MakeLocator(values.section().size_bytes, ValueCheck(row.value, row.hash)));
     uint8_t length[kVarintBytesMax];
-    const auto length_bytes = static_cast<size_t>(StoreVarint(length, row.value.size() + 1) - length);
+    const auto length_bytes =
+        static_cast<size_t>(StoreVarint(length, row.value.size() + 1) - length);
     LATCHKEY_RETURN_IF_ERROR(values.Append({reinterpret_cast<const char*>(length), length_bytes}));
     LATCHKEY_RETURN_IF_ERROR(values.Append(row.value));
   }
@@ -265,8 +266,7 @@ absl::Status SegmentWriter::WriteTermOrder(std::span<const SegmentRow> rows,
     to = StoreVarint(to + plan_.schema.InlineValueBytes(), row.key.size());
     std::memcpy(to, row.key.data(), row.key.size());
     const auto home = static_cast<uint32_t>(
-        HomeSlotOf(
-        row.hash.low, header_.shard_bits + header_.partition_bits, entry->home_slots));
+        HomeSlotOf(row.hash.low, header_.shard_bits + header_.partition_bits, entry->home_slots));
     Store(slot_words_.data() + uint64_t{row_slots_[i]} * 8,
           MakeSlotWord(offset, row_slots_[i] - home, TagOf(row.hash.low)));
   }

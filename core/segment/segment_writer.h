@@ -34,7 +34,8 @@ struct SegmentPlan {
   uint8_t partition_bits = 0;
   uint16_t key_bytes_min = 0;  // of all rows; equal for the inline layout; 0 when there are none
   uint16_t key_bytes_max = 0;
-  // Upper bounds for each partition: rows, and bytes of their keys. Bounds that are not met leave holes.
+  // Upper bounds for each partition: rows, and bytes of their keys. Bounds that are not met leave
+  // holes.
   struct Bound {
     uint64_t rows = 0;
     uint64_t key_bytes = 0;
@@ -51,8 +52,9 @@ class SegmentWriter {
                                                                const SegmentPlan& plan);
   ~SegmentWriter();
 
-  // Adds the rows of the next partition: `rows` in the order of hash.low, keys distinct. Partitions without
-  // rows are added too. Errors: what writing gives; InvalidArgument for an oversize partition.
+  // Adds the rows of the next partition: `rows` in the order of hash.low, keys distinct. Partitions
+  // without rows are added too. Errors: what writing gives; InvalidArgument for an oversize
+  // partition.
   absl::Status AddPartition(std::span<const SegmentRow> rows);
 
   // Writes checksums and header, syncs and closes. After the last partition.

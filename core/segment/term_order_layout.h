@@ -1,12 +1,14 @@
-// Term-order layout: keys of any length; each slot points to a record, and the records of a partition lie in the
-// order of their keys.
+// Term-order layout: keys of any length; each slot points to a record, and the records of a
+// partition lie in the order of their keys.
 //
-//   slot word = pointer + 1 (40 bits, bytes from the start of the partition's records) | displacement (8) | tag (16)
-//   record    = doc id, complemented (4 or 8 bytes) | value or its locator | key length (varint) | key
+//   slot word = pointer + 1 (40 bits, into the partition's records) | displacement (8) | tag (16)
+//   record    = doc id, complemented (4 or 8 bytes) | value or its locator | key length (varint) |
+//   key
 //
-// A hit waits for three lines: control bytes, slot word, record. Displacement (slot - home slot, at most 255)
-// and tag let a wrong candidate go without reading its record. A pointer field of zero is a hole in the file.
-// A record that would straddle a page starts at the next one, and so does any record longer than a page.
+// A hit waits for three lines: control bytes, slot word, record. Displacement (slot - home slot, at
+// most 255) and tag let a wrong candidate go without reading its record. A pointer field of zero is
+// a hole in the file. A record that would straddle a page starts at the next one, and so does any
+// record longer than a page.
 #pragma once
 
 #include <algorithm>
@@ -51,8 +53,8 @@ inline uint64_t PlaceTermRecord(uint64_t end, size_t size_bytes) {
   return fits ? end : RoundUp(end, kPageBytes);
 }
 
-// Reads the record at `offset` of a partition's `record_bytes`; false when it does not lie within them, which only
-// a damaged pointer or length can cause.
+// Reads the record at `offset` of a partition's `record_bytes`; false when it does not lie within
+// them, which only a damaged pointer or length can cause.
 inline bool ReadTermRecord(const TableSchema& schema, const uint8_t* records, uint64_t record_bytes,
                            uint64_t offset, TermRecord* record) {
   const size_t fixed_bytes = schema.doc_id_bytes + schema.InlineValueBytes();

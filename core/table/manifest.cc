@@ -94,8 +94,7 @@ absl::StatusOr<TableSchema> DecodeSchema(Fields& fields) {
   } else if (values != "none") {
     fields.Fail("values", "'none', 'fixed' or 'bytes'", 0);
   }
-  schema.value_width =
-      static_cast<uint8_t>(fields.Number("value_width", 0, kFixedValueBytesMax));
+  schema.value_width = static_cast<uint8_t>(fields.Number("value_width", 0, kFixedValueBytesMax));
   LATCHKEY_RETURN_IF_ERROR(fields.status());
   if (!schema.Validate().ok()) {
     return DataLoss("fields 'doc_id_bits', 'values' and 'value_width' contradict each other");
@@ -171,8 +170,7 @@ std::optional<uint64_t> GenerationOf(std::string_view name) {
 uint64_t SegmentGenerationOf(std::string_view name) {
   if (!name.starts_with('g') || !name.ends_with(kSegmentSuffix)) return 0;
   uint64_t generation = 0;
-  const auto [end, error] =
-      std::from_chars(name.data() + 1, name.data() + name.size(), generation);
+  const auto [end, error] = std::from_chars(name.data() + 1, name.data() + name.size(), generation);
   return error == std::errc() && *end == '-' ? generation : 0;
 }
 
@@ -227,8 +225,8 @@ absl::StatusOr<Manifest> DecodeManifest(std::string_view text) {
 
 absl::Status ValidateTableName(std::string_view name) {
   const auto allowed = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           c == '-' || c == '_' || c == '.';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_' || c == '.';
   };
   if (name.empty() || name.size() > kTableNameBytesMax || name.front() == '.' ||
       !std::all_of(name.begin(), name.end(), allowed)) {
@@ -277,8 +275,7 @@ absl::StatusOr<Manifest> ReadManifest(FileSystem& file_system, const std::string
   return manifest;
 }
 
-absl::StatusOr<Manifest> ReadNewestManifest(FileSystem& file_system,
-                                            const std::string& table_dir) {
+absl::StatusOr<Manifest> ReadNewestManifest(FileSystem& file_system, const std::string& table_dir) {
   LATCHKEY_ASSIGN_OR_RETURN(const auto generations, ListGenerations(file_system, table_dir));
   if (generations.empty()) return NotFound("{} holds no manifest: there is no table", table_dir);
   return ReadManifest(file_system, table_dir, generations.back());

@@ -1,7 +1,8 @@
-// A manifest names the segments of one generation of a table. It is written last, by rename: before that, the
-// generation does not exist.
+// A manifest names the segments of one generation of a table. It is written last, by rename: before
+// that, the generation does not exist.
 //
-// In a table's folder: g00000007.manifest, and the segment files that generation 7 added: g00000007-0.segment …
+// In a table's folder: g00000007.manifest, and the segment files that generation 7 added:
+// g00000007-0.segment …
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,8 @@ struct Manifest {
   TableIdentity identity;
   TableSchema schema;
   int64_t created_unix_s = 0;
-  std::vector<SegmentRef> segments;  // newest first; a key's row is that of the first segment that has it
+  std::vector<SegmentRef>
+      segments;  // newest first; a key's row is that of the first segment that has it
   bool operator==(const Manifest&) const = default;
 };
 
@@ -56,12 +58,13 @@ absl::StatusOr<Manifest> ReadManifest(FileSystem& file_system, const std::string
 // The newest generation's; NotFound if the table has none.
 absl::StatusOr<Manifest> ReadNewestManifest(FileSystem& file_system, const std::string& table_dir);
 
-// Publishes: writes aside, syncs, renames, syncs the folder. The segment files must be synced already.
+// Publishes: writes aside, syncs, renames, syncs the folder. The segment files must be synced
+// already.
 absl::Status PublishManifest(FileSystem& file_system, const std::string& table_dir,
                              const Manifest& manifest);
 
-// Removes what a killed writer left: temporaries, and segment files of generations that were never published. Under
-// the table's lock.
+// Removes what a killed writer left: temporaries, and segment files of generations that were never
+// published. Under the table's lock.
 absl::Status RemoveOrphans(FileSystem& file_system, const std::string& table_dir);
 
 }  // namespace latchkey

@@ -24,8 +24,9 @@ absl::Status CheckBelongs(const Manifest& manifest, const SegmentRef& ref, const
   }
   if (header.segment_id != ref.segment_id || segment.header_checksum() != ref.header_checksum ||
       header.file_bytes() != ref.file_bytes || header.row_count != ref.row_count) {
-    return DataLoss("{}: not the file that the manifest means: expected segment {:016x}, got {:016x}",
-                    segment.path(), ref.segment_id, header.segment_id);
+    return DataLoss(
+        "{}: not the file that the manifest means: expected segment {:016x}, got {:016x}",
+        segment.path(), ref.segment_id, header.segment_id);
   }
   return absl::OkStatus();
 }

@@ -12,11 +12,13 @@
 
 namespace latchkey {
 
-// Immutable after Open; any thread may read it. Whatever was found in it is valid as long as it lives.
+// Immutable after Open; any thread may read it. Whatever was found in it is valid as long as it
+// lives.
 class Snapshot {
  public:
-  // Opens every segment that `manifest` names in `table_dir`. Fails as a whole if any can't be opened, is not
-  // the file that the manifest means, or belongs to another table; errors name the file.
+  // Opens every segment that `manifest` names in `table_dir`. Fails as a whole if any can't be
+  // opened, is not the file that the manifest means, or belongs to another table; errors name the
+  // file.
   static absl::StatusOr<std::shared_ptr<const Snapshot>> Open(FileSystem& file_system,
                                                               const std::string& table_dir,
                                                               Manifest manifest);

@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <bit>
 
 #include "core/base/error.h"
 #include "tests/bench/bench_table.h"
@@ -38,11 +38,12 @@ void WriteKeys(const std::string& path, KeyShape shape, uint64_t rows) {
     MakeKey(shape, index, 0, key);
     std::fwrite(key, 1, KeyShapeBytes(shape), file);
   }
-  if (std::fclose(file) != 0) OrDie(absl::StatusOr<int>(ErrnoStatus(errno, "cannot write " + path)));
+  if (std::fclose(file) != 0)
+    OrDie(absl::StatusOr<int>(ErrnoStatus(errno, "cannot write " + path)));
 }
 
-// From file to published manifest, with syncs and the check by reading, in a process of its own so that its peak
-// memory is its own.
+// From file to published manifest, with syncs and the check by reading, in a process of its own so
+// that its peak memory is its own.
 BuildCost BuildInChild(const std::string& input, const std::string& data_dir, KeyShape shape) {
   int pipe_ends[2];
   if (::pipe(pipe_ends) != 0) std::exit(3);
@@ -87,12 +88,12 @@ void RunBuildSuite(const SuiteOptions& options, Report* report) {
         peaks.push_back(cost.peak_mib);
       }
       ::unlink(input.c_str());
-      const std::string conditions =
-          fmt::format("{} keys in random order from a file of fixed records, --memory {}, one core, "
-                      "sync and check by reading included",
-                      rows, kMemoryMib);
-      const std::string prefix = fmt::format(
-          "build/{}{}", rows == options.rows ? "" : "tenth/", KeyShapeName(shape));
+      const std::string conditions = fmt::format(
+          "{} keys in random order from a file of fixed records, --memory {}, one core, "
+          "sync and check by reading included",
+          rows, kMemoryMib);
+      const std::string prefix =
+          fmt::format("build/{}{}", rows == options.rows ? "" : "tenth/", KeyShapeName(shape));
       report->AddMedian("build", prefix + "_keys_per_s", "keys/s", keys_per_s, conditions);
       report->AddMedian("build", prefix + "_peak_mib", "MiB", peaks, conditions);
     }

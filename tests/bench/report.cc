@@ -24,8 +24,7 @@ double Median(std::vector<double> samples) {
 }
 
 void Report::Add(Figure figure) {
-  std::string line =
-      fmt::format("{:<52} {:>12.2f} {:<10}", figure.name, figure.value, figure.unit);
+  std::string line = fmt::format("{:<52} {:>12.2f} {:<10}", figure.name, figure.value, figure.unit);
   if (!figure.peer.empty()) {
     line += fmt::format(" ours {:.2f}, {} {:.2f};", figure.ours, figure.peer, figure.theirs);
   }
@@ -51,8 +50,8 @@ void Report::AddMedian(const std::string& suite, const std::string& name, const 
 }
 
 void Report::AddRatio(const std::string& suite, const std::string& name, bool faster,
-                      std::vector<double> ours, const std::string& peer,
-                      std::vector<double> theirs, const std::string& conditions) {
+                      std::vector<double> ours, const std::string& peer, std::vector<double> theirs,
+                      const std::string& conditions) {
   std::vector<double> ratios;
   for (size_t i = 0; i < ours.size(); ++i) {
     ratios.push_back(faster ? theirs[i] / ours[i] : ours[i] / theirs[i]);

@@ -11,11 +11,11 @@ struct Figure {
   std::string name;
   double value = 0;
   std::string unit;
-  double ours = 0;        // of a comparison: what was measured of us
-  std::string peer;       // and of whom
+  double ours = 0;   // of a comparison: what was measured of us
+  std::string peer;  // and of whom
   double theirs = 0;
   int rounds = 0;
-  double spread = 0;      // (largest - smallest) / median over the rounds
+  double spread = 0;  // (largest - smallest) / median over the rounds
   std::string conditions;
 };
 
@@ -26,7 +26,8 @@ class Report {
   // Adds the median of `samples`.
   void AddMedian(const std::string& suite, const std::string& name, const std::string& unit,
                  std::vector<double> samples, const std::string& conditions);
-  // Adds the ratio of two medians measured in interleaved rounds: theirs over ours if `faster`, else ours over theirs.
+  // Adds the ratio of two medians measured in interleaved rounds: theirs over ours if `faster`,
+  // else ours over theirs.
   void AddRatio(const std::string& suite, const std::string& name, bool faster,
                 std::vector<double> ours, const std::string& peer, std::vector<double> theirs,
                 const std::string& conditions);

@@ -15,6 +15,9 @@ struct SuiteOptions {
 
 // Look-ups in memory-resident tables.
 void RunWarmSuite(const SuiteOptions& options, Report* report);
+// Look-ups beside other stores, and beside the memory's limit. A binary that was built without the
+// peers says so and exits.
+void RunPeersSuite(const SuiteOptions& options, Report* report);
 // Building tables.
 void RunBuildSuite(const SuiteOptions& options, Report* report);
 

@@ -66,12 +66,14 @@ void ReportSizes(const std::string& prefix, const Snapshot& snapshot, uint64_t r
   uint64_t total = 0;
   for (size_t kind = 0; kind < kSectionCount; ++kind) {
     uint64_t bytes = 0;
-    for (const auto& segment : snapshot.segments()) bytes += segment->header().sections[kind].size_bytes;
+    for (const auto& segment : snapshot.segments())
+      bytes += segment->header().sections[kind].size_bytes;
     total += bytes;
     if (bytes == 0) continue;
     Figure figure;
     figure.suite = "warm";
-    figure.name = fmt::format("{}/bytes_per_key/{}", prefix, SectionName(static_cast<SectionKind>(kind)));
+    figure.name =
+        fmt::format("{}/bytes_per_key/{}", prefix, SectionName(static_cast<SectionKind>(kind)));
     figure.value = static_cast<double>(bytes) / static_cast<double>(rows);
     figure.unit = "B/key";
     figure.conditions = conditions;
@@ -92,7 +94,8 @@ void RunTable(const std::string& prefix, KeyShape shape, int segments, uint64_t 
   const auto snapshot =
       BuildBenchTable(options.scratch_dir, shape, SegmentSizes(rows, segments), 10);
   const std::string conditions = fmt::format(
-      "{} keys, {} segments, batches of {}, one thread, all in memory, 4 KiB pages unless the kernel chose "
+      "{} keys, {} segments, batches of {}, one thread, all in memory, 4 KiB pages unless the "
+      "kernel chose "
       "larger, filter 10 bits a key",
       rows, segments, kBatchKeys);
   ReportSizes(prefix, *snapshot, rows, conditions, report);

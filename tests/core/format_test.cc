@@ -281,7 +281,8 @@ TEST_F(FormatTest, FieldsOutOfRangeAreNamed) {
       bad.forge(&header);
       if (header == described.header) continue;
       EXPECT_FAILS(DecodeHeader(EncodeHeader(header)), kDataLoss,
-                   AllOf(HasSubstr("'" + bad.field), HasSubstr("offset " + std::to_string(bad.offset) + ":")));
+                   AllOf(HasSubstr("'" + bad.field),
+                         HasSubstr("offset " + std::to_string(bad.offset) + ":")));
     }
   }
 }

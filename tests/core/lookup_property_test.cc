@@ -19,7 +19,8 @@ namespace latchkey::test {
 namespace {
 
 constexpr std::array<uint8_t, 8> kFilterBits = {0, 1, 4, 8, 10, 12, 16, 32};
-constexpr std::array<size_t, 6> kBatchKeys = {1, 63, 64, 65, 4096, 7};
+constexpr std::array<size_t, 9> kBatchKeys = {
+    1, 7, 63, 64, 65, kTileKeys - 1, kTileKeys, kTileKeys + 1, 4096};
 constexpr std::array<KeyKind, 5> kKeyKinds = {KeyKind::kRaw, KeyKind::kText, KeyKind::kHex,
                                               KeyKind::kUuid, KeyKind::kU64};
 

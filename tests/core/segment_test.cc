@@ -77,6 +77,35 @@ TEST_F(SegmentTest, GivesAllItsRowsBack) {
   }
 }
 
+// What a lookup may read is never written as zero bytes: zeros are damage, or say nothing.
+TEST_F(SegmentTest, NothingThatSaysAbsentIsZero) {
+  for (const LayoutChoice layout : {LayoutChoice::kInline, LayoutChoice::kTermOrder}) {
+    TestTable table(files_, "data", random_);
+    table.options.layout = layout;
+    table.options.schema = {.value_kind = ValueKind::kBytes};
+    table.options.filter_bits_per_key = 32;  // so that many words have no key
+    ASSERT_OK_AND_ASSIGN(const BuildResult built, table.Build(SomeRows(3000, layout)));
+    const std::string& bytes = files_.Bytes(built.segment_path);
+    const Section& filter = built.header.section(SectionKind::kFilter);
+    int without_key = 0;
+    for (uint64_t at = filter.offset; at < filter.end(); at += 8) {
+      const auto word = Load<uint64_t>(bytes.data() + at);
+      ASSERT_NE(word, 0u);
+      without_key += word == 1;
+    }
+    EXPECT_GT(without_key, 100);
+    const Section& control = built.header.section(SectionKind::kControl);
+    uint64_t full = 0;
+    for (uint64_t at = control.offset; at < control.end(); ++at) {
+      const auto byte = static_cast<uint8_t>(bytes[at]);
+      ASSERT_TRUE(byte == kControlEmpty || byte >= 0x80);
+      full += byte >= 0x80;
+    }
+    EXPECT_EQ(full, 3000u);
+    files_ = MemoryFileSystem();
+  }
+}
+
 TEST_F(SegmentTest, ForEachRowEndsAtAnErrorOfItsVisitor) {
   TestTable table(files_, "data", random_);
   ASSERT_OK(table.Build({{"a", ""}, {"b", ""}, {"c", ""}}));

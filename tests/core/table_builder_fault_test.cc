@@ -149,7 +149,7 @@ class TableBuilderFaultTest : public SeededTest, public testing::WithParamInterf
 
   // Every call in most scenarios; where a build takes long, the first and last, and some others.
   bool Take(size_t call, size_t call_count) {
-    return !GetParam().spills || call < 12 || call + 30 > call_count || random_.OneIn(6);
+    return !GetParam().spills || call < 2 || call + 12 > call_count || random_.OneIn(15);
   }
 
   BuildOptions options_;
@@ -170,6 +170,8 @@ TEST_P(TableBuilderFaultTest, AnyCallFails) {
                            Kind{Fault::kShortRead, 0}, Kind{Fault::kDiskFull, ENOSPC}}) {
     for (size_t call = 0; call < calls.size(); ++call) {
       if (!Take(call, calls.size())) continue;
+      if (kind.fault == Fault::kTornWrite && !calls[call].starts_with("WriteAt")) continue;
+      if (kind.fault == Fault::kShortRead && !calls[call].starts_with("ReadAt")) continue;
       SCOPED_TRACE(testing::Message() << "call " << call << ", " << calls[call] << ", fault "
                                       << static_cast<int>(kind.fault) << ", errno "
                                       << kind.error_number);
@@ -207,6 +209,7 @@ TEST_P(TableBuilderFaultTest, PowerIsLostAtAnyCall) {
   int old_count = 0, new_count = 0;
   for (size_t call = 0; call <= call_count; ++call) {
     if (!Take(call, call_count)) continue;
+    // Everything is lost, and then some of it.
     for (int round = 0; round < (GetParam().spills ? 2 : 5); ++round) {
       SCOPED_TRACE(testing::Message() << "call " << call << ", round " << round);
       MemoryFileSystem files;
@@ -234,7 +237,7 @@ TEST_P(TableBuilderFaultTest, PowerIsLostAtAnyCall) {
 TEST_P(TableBuilderFaultTest, OnTheMachinesFileSystem) {
   const size_t call_count = CallsOfABuild().size();
   for (size_t call = 0; call <= call_count; ++call) {
-    if (call + 8 < call_count && !random_.OneIn(GetParam().spills ? 20 : 8)) continue;
+    if (call + 6 < call_count && !random_.OneIn(GetParam().spills ? 40 : 8)) continue;
     for (const Fault fault : {Fault::kTornWrite, Fault::kCrash}) {
       SCOPED_TRACE(testing::Message() << "call " << call << ", fault " << static_cast<int>(fault));
       const TempDir folder;

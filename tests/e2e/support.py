@@ -5,6 +5,8 @@ Whatever is random comes from one seed, which is printed; LATCHKEY_TEST_SEED=N r
 """
 
 import collections
+import contextlib
+import fcntl
 import json
 import os
 import pathlib
@@ -41,15 +43,19 @@ for _name in [name for name in os.environ if name.startswith('LATCHKEY_')]:
 Finished = collections.namedtuple('Finished', 'code out err')
 
 
+def _as_arguments(things):
+    return [thing if isinstance(thing, bytes) else str(thing) for thing in things]
+
+
 def run(arguments, stdin=b'', timeout_s=TIMEOUT_S, **options):
     """Runs a program to its end: exit code, standard output (bytes), standard error (text)."""
-    if not hasattr(stdin, 'fileno') and stdin is not None:
+    if isinstance(stdin, bytes):
         options['input'] = stdin
     else:
         options['stdin'] = stdin
     options.setdefault('stdout', subprocess.PIPE)
     options.setdefault('stderr', subprocess.PIPE)
-    done = subprocess.run([str(argument) for argument in arguments], timeout=timeout_s, **options)
+    done = subprocess.run(_as_arguments(arguments), timeout=timeout_s, **options)
     return Finished(done.returncode, done.stdout, (done.stderr or b'').decode('utf-8', 'replace'))
 
 
@@ -72,12 +78,20 @@ def wait_until(condition, what, timeout_s=TIMEOUT_S):
         time.sleep(0.002)
 
 
+@contextlib.contextmanager
+def cache_lock(name):
+    """Lets one process at a time fill a part of the cache."""
+    CACHE_DIR.mkdir(parents=True, exist_ok=True)
+    with open(CACHE_DIR / f'{name}.lock', 'w') as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 class Process:
     """A program that runs beside the test. What it says on standard error is kept, line by line."""
 
     def __init__(self, arguments, **options):
-        self._child = subprocess.Popen([str(argument) for argument in arguments],
-                                       stderr=subprocess.PIPE, **options)
+        self._child = subprocess.Popen(_as_arguments(arguments), stderr=subprocess.PIPE, **options)
         self.pid = self._child.pid
         self.stdin = self._child.stdin
         self._lines = []
@@ -106,16 +120,13 @@ class Process:
             while True:
                 for line in self._lines[seen:]:
                     if line is None:
-                        raise AssertionError(f'ended without saying {pattern!r}:\n{self.log_text()}')
+                        raise AssertionError(f'ended without saying {pattern!r}:\n{self.log()}')
                     match = re.search(pattern, line)
                     if match:
                         return match
                 seen = len(self._lines)
                 if not self._changed.wait(max(0, end - time.monotonic())):
-                    raise AssertionError(f'did not say {pattern!r} in time:\n{self.log_text()}')
-
-    def log_text(self):
-        return '\n'.join(line for line in self._lines if line is not None)
+                    raise AssertionError(f'did not say {pattern!r} in time:\n{self.log()}')
 
     def running(self):
         return self._child.poll() is None
@@ -180,6 +191,14 @@ class TestCase(unittest.TestCase):
         self.folder.chmod(0o755)  # also for those who run as nobody
         self.data = self.folder / 'data'
 
+    @classmethod
+    def for_class(cls):
+        """To be called by setUpClass: a test case whose folder and servers last as long as the class."""
+        shared = TestCase()
+        shared.setUp()
+        cls.addClassCleanup(shared.doCleanups)
+        return shared
+
     def start(self, *flags, data=None, **options):
         server = Server(data or self.data, *flags, **options)
         self.addCleanup(server.kill)
@@ -230,11 +249,14 @@ class TestCase(unittest.TestCase):
 
 # --- rows ----------------------------------------------------------------------------------------------------
 
+_TO_ESCAPE = re.compile(rb'[^ -\[\]-~]')
 _ESCAPES = {'\t': '\\t', '\n': '\\n', '\\': '\\\\'}
 
 
 def escape_tsv(data):
     """The escaped form of TSV output: \\t \\n \\\\, and \\xHH for what is not printable or not UTF-8."""
+    if not _TO_ESCAPE.search(data):
+        return data
     parts = []
     for character in data.decode('utf-8', 'surrogateescape'):
         point = ord(character)

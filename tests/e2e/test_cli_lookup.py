@@ -1,6 +1,9 @@
 """`latchkey` get, batch, dump, inspect and verify: the same answers straight from a data directory and from a server."""
 
+import base64
 import json
+import os
+import re
 import unittest
 
 import support
@@ -201,10 +204,9 @@ class ExitCodesTest(LookupTestCase):
 
     def test_standard_input_that_cannot_be_read(self):
         for where in self.both:
-            with open(self.folder) as folder:  # reading a directory fails
-                done = self.latchkey('batch', *where, '--table', 't', stdin=None, code=FAILURE) \
-                    if False else support.run([support.LATCHKEY, 'batch', *where, '--table', 't'], stdin=folder)
-            self.assertEqual(done.code, FAILURE)
+            folder = os.open(self.folder, os.O_RDONLY)  # it opens, but reading it fails
+            self.addCleanup(os.close, folder)
+            done = self.latchkey('batch', *where, '--table', 't', stdin=folder, code=FAILURE)
             self.assertIn('cannot read standard input', done.err)
 
 
@@ -273,9 +275,9 @@ class BatchTest(LookupTestCase):
         self.assertIn('key too long', done.err)
 
     def test_values_larger_than_a_reply_come_whole(self):
-        rows = {b'ten': self.random.randbytes(10 << 20), b'max': self.random.randbytes(16 << 20)}
-        rows.update({b'k%d' % i: self.random.randbytes(100 << 10) for i in range(200)})
-        content = b''.join(key + b'\t' + escape_tsv(value) + b'\n' for key, value in rows.items())
+        sizes = {b'ten': 10 << 20, b'largest': 16 << 20, **{b'k%d' % i: 100 << 10 for i in range(200)}}
+        rows = {key: base64.b64encode(self.random.randbytes(size))[:size] for key, size in sizes.items()}
+        content = b''.join(key + b'\t' + value + b'\n' for key, value in rows.items())
         self.build('t', content, '--format', 'tsv', '--value-column', '2')
         asked = list(rows)
         self.random.shuffle(asked)
@@ -312,16 +314,19 @@ class VerifyTest(support.TestCase):
                                             '--json').out)['segments'][0]['section_bytes']
         self.assertGreater(sections['values'], 0)
         seen = set()
-        for offset in range(4096, len(whole), 4096):
-            page = whole[offset:offset + 4096]
-            if not any(page) or self.random.random() > 0.3:
-                continue
-            at = offset + self.random.randrange(len(page))
+        pages = [offset for offset in range(0, len(whole), 4096) if any(whole[offset:offset + 4096])]
+        # Every section begins at a multiple of 64 KiB.
+        chosen = [offset for offset in pages if offset % 65_536 == 0] + self.random.sample(pages, 20)
+        for offset in chosen:
+            at = offset + self.random.randrange(min(4096, len(whole) - offset))
             damaged = bytearray(whole)
             damaged[at] ^= 1 << self.random.randrange(8)
             self.segment.write_bytes(damaged)
             done = self.verify()
             self.assertIn(str(self.segment), done.err)
+            if at >= 4096 and 'checksums' not in done.err:
+                size, offset = re.search(r': (\d+) bytes at offset (\d+) are damaged', done.err).groups()
+                self.assertIn(at, range(int(offset), int(offset) + int(size)))
             for section in sections:
                 if f"section '{section}'" in done.err:
                     seen.add(section)

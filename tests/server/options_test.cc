@@ -52,11 +52,14 @@ TEST(ServerOptions, RequestLimitFollowsTheBatchLimit) {
 }
 
 TEST(ServerOptions, UsageErrorsExitWith2) {
-  for (const std::vector<std::string>& bad :
-       {std::vector<std::string>{}, {"--data"}, {"--data", "d", "--threads", "-1"},
-        {"--data", "d", "--batch-keys-max", "0"}, {"--data", "d", "--batch-keys-max", "65537"},
-        {"--data", "d", "--log-level", "loud"}, {"--data", "d", "--no-such-flag"},
-        {"--config", "/no/such/file"}}) {
+  for (const std::vector<std::string>& bad : {std::vector<std::string>{},
+                                              {"--data"},
+                                              {"--data", "d", "--threads", "-1"},
+                                              {"--data", "d", "--batch-keys-max", "0"},
+                                              {"--data", "d", "--batch-keys-max", "65537"},
+                                              {"--data", "d", "--log-level", "loud"},
+                                              {"--data", "d", "--no-such-flag"},
+                                              {"--config", "/no/such/file"}}) {
     testing::internal::CaptureStderr();
     const ParsedCommandLine parsed = Parse(bad);
     EXPECT_EQ(parsed.command, ServerCommand::kExit);

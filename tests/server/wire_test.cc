@@ -261,7 +261,8 @@ TEST_F(WireTest, BadKeysAreNamed) {
   EXPECT_FAILS(decode(request, KeyKind::kRaw), kInvalidArgument,
                HasSubstr("packed_keys.lengths[1]: the key ends at 34, beyond the data's 33 bytes"));
   packed.set_lengths(1, UINT32_MAX);
-  EXPECT_FAILS(decode(request, KeyKind::kRaw), kInvalidArgument, HasSubstr("packed_keys.lengths[1]"));
+  EXPECT_FAILS(decode(request, KeyKind::kRaw), kInvalidArgument,
+               HasSubstr("packed_keys.lengths[1]"));
   packed.mutable_lengths()->Truncate(1);
   packed.set_lengths(0, 32);
   EXPECT_FAILS(decode(request, KeyKind::kRaw), kInvalidArgument,

@@ -22,6 +22,7 @@ struct Row {
 class VectorSource final : public RecordSource {
  public:
   explicit VectorSource(const std::vector<Row>& rows) : rows_(rows) {}
+  explicit VectorSource(std::vector<Row>&&) = delete;
 
   absl::StatusOr<bool> Next(InputRow* row) override {
     if (next_ == rows_.size()) return false;
