@@ -6,7 +6,6 @@ import pty
 import select
 import signal
 import subprocess
-import tempfile
 import unittest
 
 import support

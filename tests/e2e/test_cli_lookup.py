@@ -1,4 +1,4 @@
-"""`latchkey` get, batch, dump, inspect and verify: the same answers straight from a data directory and from a server."""
+"""`latchkey` get, batch, inspect, dump and verify: the same straight from a data directory and from a server."""
 
 import base64
 import json

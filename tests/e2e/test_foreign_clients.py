@@ -14,12 +14,8 @@ import unittest
 
 import support
 from grpc_reflection import HEALTH_SERVING, ReflectedClient
+from rpc_test_case import ABSENT, BATCH_GET, DESCRIBE, FOUND, GET, LIST, PACKED, ROWS
 from support import CACHE_DIR, escape_tsv, text_of_key
-
-GET, BATCH_GET = 'latchkey.v1.Lookup/Get', 'latchkey.v1.Lookup/BatchGet'
-DESCRIBE, LIST = 'latchkey.v1.Lookup/DescribeTable', 'latchkey.v1.Lookup/ListTables'
-FOUND, ABSENT = 1, 2
-ROWS, PACKED = 0, 1  # answer forms
 
 ROWS_PER_TABLE = 80
 GRPCURL = 'github.com/fullstorydev/grpcurl/cmd/grpcurl'
@@ -101,7 +97,7 @@ def value_of(message):
 
 
 class PythonTest(support.TestCase):
-    """Every key that was built and as many absent ones, by each encoding, layout, doc id width, kinds of key and value."""
+    """Every key that was built and as many absent ones, by each encoding, layout, doc id width, and kind."""
 
     @classmethod
     def setUpClass(cls):

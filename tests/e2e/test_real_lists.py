@@ -13,10 +13,9 @@ import unittest
 
 import support
 from grpc_reflection import ReflectedClient
-from support import CACHE_DIR, LATCHKEY, NOT_FOUND, escape_tsv
+from rpc_test_case import ABSENT, BATCH_GET, FOUND, PACKED
+from support import CACHE_DIR, NOT_FOUND, escape_tsv
 
-BATCH_GET = 'latchkey.v1.Lookup/BatchGet'
-FOUND, ABSENT = 1, 2
 BATCH = 4096
 CONTENTS_ROWS = 1_500_000
 CONTENTS_ROWS_MIN = 1_000_000
@@ -42,7 +41,7 @@ class ListTestCase(support.TestCase):
                     asked += [key, missing]
                     doc_ids += [doc_id, 0]
                     values += [value, b'']
-                reply = client.call(BATCH_GET, table=table, answer_form=1, packed_keys={
+                reply = client.call(BATCH_GET, table=table, answer_form=PACKED, packed_keys={
                     'data': b''.join(asked), 'lengths': [len(key) for key in asked]})
                 columns = reply.packed_rows
                 self.assertTrue(reply.complete)
