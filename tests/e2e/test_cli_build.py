@@ -6,10 +6,11 @@ Each table that is built is read back whole, by dump, and key by key, by batch, 
 import csv
 import io
 import itertools
+import os
 import unittest
 
 import support
-from support import FAILURE, NOT_FOUND, escape_csv, escape_tsv, parse_batch, text_of_key
+from support import FAILURE, LATCHKEY, NOT_FOUND, escape_csv, escape_tsv, parse_batch, text_of_key
 
 ROWS = 80
 
@@ -103,9 +104,7 @@ class FormatsTest(support.TestCase):
             text, doc_id, value = line.split(b'\t')
             if table.kind in ('raw', 'text'):
                 text = support.unescape_tsv(text)
-                dumped[text] = int(doc_id), support.unescape_tsv(value)
-            else:
-                dumped[text] = int(doc_id), support.unescape_tsv(value)
+            dumped[text] = int(doc_id), support.unescape_tsv(value)
         expected = {table.key_field(key): row for key, row in table.rows().items()}
         self.assert_rows(dumped, expected, f'dump of {table.name}')
 
@@ -356,13 +355,12 @@ class BadInputTest(support.TestCase):
 
     def test_an_unprivileged_user(self):
         secret = self.file('secret', b'a\n')
-        secret.chmod(0o600 if support.os.geteuid() == 0 else 0)
+        secret.chmod(0o600 if os.geteuid() == 0 else 0)
         public = self.file('public', b'a\n')
-        done = support.run_as_nobody([support.LATCHKEY, 'build', '--data', self.data, '--table', 't', secret])
+        done = self.run_as_nobody(LATCHKEY, 'build', '--data', self.data, '--table', 't', secret)
         self.assertEqual((done.code, done.out), (FAILURE, b''))
         self.assertIn(f'{secret}: Permission denied', done.err)
-        done = support.run_as_nobody([support.LATCHKEY, 'build', '--data', '/proc/latchkey', '--table', 't',
-                                      public])
+        done = self.run_as_nobody(LATCHKEY, 'build', '--data', '/proc/latchkey', '--table', 't', public)
         self.assertEqual((done.code, done.out), (FAILURE, b''))
         self.assertIn('/proc/latchkey', done.err)
 

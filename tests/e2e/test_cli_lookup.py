@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import re
+import socket
 import unittest
 
 import support
@@ -174,7 +175,7 @@ class ExitCodesTest(LookupTestCase):
                 self.assertIn(address, done.err)
 
     def test_a_server_that_never_answers(self):
-        with support.socket.create_server(('127.0.0.1', 0)) as silent:
+        with socket.create_server(('127.0.0.1', 0)) as silent:
             address = f'127.0.0.1:{silent.getsockname()[1]}'
             self.latchkey('get', '00', '--server', address, '--table', 't', '--timeout-s', '0.2',
                           code=FAILURE)
@@ -198,7 +199,7 @@ class ExitCodesTest(LookupTestCase):
     def test_a_table_that_may_not_be_read(self):
         manifest = self.data / 't' / 'g00000001.manifest'
         manifest.chmod(0o000)
-        done = support.run_as_nobody([support.LATCHKEY, 'get', '00', '--data', self.data, '--table', 't'])
+        done = self.run_as_nobody(support.LATCHKEY, 'get', '00', '--data', self.data, '--table', 't')
         self.assertEqual((done.code, done.out), (FAILURE, b''))
         self.assertIn(f'{manifest}: Permission denied', done.err)
 

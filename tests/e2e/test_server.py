@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import unittest
 
@@ -80,7 +81,7 @@ class StartTest(ServerTestCase):
     def test_a_folder_that_may_not_be_read(self):
         self.build('t', b'a\n')
         (self.data / 't').chmod(0o700 if os.geteuid() == 0 else 0)
-        done = support.run_as_nobody([LATCHKEYD, '--data', self.data, '--listen', '127.0.0.1:0'])
+        done = self.run_as_nobody(LATCHKEYD, '--data', self.data, '--listen', '127.0.0.1:0')
         (self.data / 't').chmod(0o755)
         self.assertEqual(done.code, FAILURE)
         self.assertIn(f'{self.data}/t: Permission denied', done.err)
@@ -159,7 +160,7 @@ class AddressesTest(ServerTestCase):
 
 def has_ipv6():
     try:
-        with support.socket.create_server(('::1', 0), family=support.socket.AF_INET6):
+        with socket.create_server(('::1', 0), family=socket.AF_INET6):
             return True
     except OSError:
         return False
@@ -172,7 +173,7 @@ class HealthTest(ServerTestCase):
         while True:
             port = self.random.randrange(20_000, 30_000)
             try:
-                support.socket.create_server(('127.0.0.1', port)).close()
+                socket.create_server(('127.0.0.1', port)).close()
                 return port
             except OSError:
                 continue
@@ -196,7 +197,7 @@ class HealthTest(ServerTestCase):
         self.assertEqual(self.healthcheck(address).code, 1)
 
     def test_a_server_that_never_answers(self):
-        with support.socket.create_server(('127.0.0.1', 0)) as silent:
+        with socket.create_server(('127.0.0.1', 0)) as silent:
             self.assertEqual(self.healthcheck(f'127.0.0.1:{silent.getsockname()[1]}').code, 1)
 
 
