@@ -228,8 +228,9 @@ TEST_P(SegmentDamageTest, EveryByteFlippedOrZeroed) {
     }
   }
   // A record that is not the wanted one must prove that it belongs where it lies. A damaged one does
-  // so by chance, once in some hundred times.
-  EXPECT_LE(absent_count_, header_.section(SectionKind::kRecords).size_bytes * 10 / 50);
+  // so by chance, in the inline layout once in some hundred times, in term order hardly ever.
+  const uint64_t record_bytes = header_.section(SectionKind::kRecords).size_bytes;
+  EXPECT_LE(absent_count_, GetParam().layout == Layout::kInline ? record_bytes / 5 : 2);
   // Every byte of the header is taken in format_test; here it is the whole file that is refused.
   for (uint64_t offset = 0; offset < kHeaderBytes; offset += 1 + offset / 40) {
     Check({offset, 1, 0x10}, Allowed::kWhatOnlyChecksumsSee);

@@ -204,6 +204,33 @@ TEST_P(TableBuilderFaultTest, AnyCallFails) {
   }
 }
 
+// A disk that writes something else than it was told: what was written is read back before it counts.
+TEST_P(TableBuilderFaultTest, ASegmentThatCameOutWrong) {
+  const std::vector<std::string> calls = CallsOfABuild();
+  int writes = 0;
+  for (size_t call = 0; call < calls.size(); ++call) {
+    if (!calls[call].starts_with("WriteAt") || !calls[call].ends_with(".segment")) continue;
+    if (GetParam().spills && !random_.OneIn(10)) continue;
+    SCOPED_TRACE(testing::Message() << "call " << call << ", " << calls[call]);
+    MemoryFileSystem files;
+    ASSERT_NO_FATAL_FAILURE(Reset(files, "data"));
+    FaultFileSystem faults(files);
+    faults.Arm(Fault::kWrongWrite, call, 0);
+    const absl::Status status = Build(faults);
+    if (status.ok()) {  // nothing was to be written
+      EXPECT_TRUE(OpensOldOrNew(files));
+      continue;
+    }
+    ++writes;
+    EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+    EXPECT_THAT(Message(status), HasSubstr(".segment"));
+    EXPECT_FALSE(OpensOldOrNew(files));
+    EXPECT_EQ(WithoutLeftovers(files.Files()), WithoutLeftovers(pristine_));
+    ASSERT_FALSE(HasFailure());
+  }
+  EXPECT_GT(writes, GetParam().spills ? 0 : 5);
+}
+
 TEST_P(TableBuilderFaultTest, PowerIsLostAtAnyCall) {
   const size_t call_count = CallsOfABuild().size();
   int old_count = 0, new_count = 0;

@@ -1,6 +1,7 @@
 #include "tests/support/fault_file_system.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "core/base/check.h"
@@ -68,8 +69,12 @@ class FaultFileSystem::FaultyWritableFile final : public WritableFile {
       WriteTo(&node_->bytes, offset, part);
       return file_->WriteAt(offset, part);
     };
-    const absl::Status status =
-        faults_.Call("WriteAt", path_, true, [&] { return write(data); });
+    const absl::Status status = faults_.Call("WriteAt", path_, true, [&] {
+      if (!faults_.Now(Fault::kWrongWrite) || data.empty()) return write(data);
+      std::string wrong(data);
+      wrong[faults_.torn_.Below(wrong.size())] ^= 0x04;
+      return write(wrong);
+    });
     if (!status.ok() && !crashed &&
         (faults_.Now(Fault::kTornWrite) || faults_.Now(Fault::kCrash))) {
       LATCHKEY_RETURN_IF_ERROR(write(data.substr(0, faults_.torn_.Below(data.size() + 1))));
@@ -234,8 +239,19 @@ void FaultFileSystem::Undo(const NameChange& change) {
 
 void FaultFileSystem::LoseUnsynced(Random* random) {
   for (auto& [folder, changes] : unsynced_names_) {
-    const size_t kept = random == nullptr ? 0 : random->Below(changes.size() + 1);
-    for (; changes.size() > kept; changes.pop_back()) Undo(changes.back());
+    // In no order, but for changes of one name.
+    std::set<std::string> kept;
+    for (; !changes.empty(); changes.pop_back()) {
+      const NameChange& change = changes.back();
+      if (kept.contains(change.from) || kept.contains(change.to) ||
+          (random != nullptr && random->OneIn(2))) {
+        for (const std::string& name : {change.from, change.to}) {
+          if (!name.empty()) kept.insert(name);
+        }
+      } else {
+        Undo(change);
+      }
+    }
   }
   for (const auto& [path, node] : nodes_) {
     if (node->bytes == node->synced) continue;

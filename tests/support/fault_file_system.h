@@ -14,12 +14,13 @@ namespace latchkey::test {
 
 enum class Fault {
   kNone,
-  kError,      // the call fails, and nothing happens
-  kLateError,  // the call fails, though it took effect
-  kTornWrite,  // of a write, a part is written; other calls fail as with kError
-  kShortRead,  // of a read, half of the bytes come, without an error; other calls are as ever
-  kDiskFull,   // from this call on, creating and writing fail, and nothing else
-  kCrash,      // a write may be torn; from this call on, everything fails
+  kError,       // the call fails, and nothing happens
+  kLateError,   // the call fails, though it took effect
+  kTornWrite,   // of a write, a part is written; other calls fail as with kError
+  kWrongWrite,  // a write comes out with a byte changed, without an error; other calls are as ever
+  kShortRead,   // of a read, half of the bytes come, without an error; other calls are as ever
+  kDiskFull,    // from this call on, creating and writing fail, and nothing else
+  kCrash,       // a write may be torn; from this call on, everything fails
 };
 
 // One thread. Files that are there already when it is made count as synced.
@@ -33,7 +34,7 @@ class FaultFileSystem final : public FileSystem {
   const std::vector<std::string>& calls() const { return calls_; }
 
   // What is on the disk after power was lost: names and bytes that were not synced are gone, if
-  // `random` is null; else some of the names given last are, and of each file's bytes some pages.
+  // `random` is null; else some of the changes of names are, and of each file's bytes some pages.
   void LoseUnsynced(Random* random);
 
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override;
