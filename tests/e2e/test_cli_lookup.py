@@ -319,7 +319,9 @@ class VerifyTest(support.TestCase):
         # Every section begins at a multiple of 64 KiB.
         chosen = [offset for offset in pages if offset % 65_536 == 0] + self.random.sample(pages, 20)
         for offset in chosen:
-            at = offset + self.random.randrange(min(4096, len(whole) - offset))
+            # The first bytes of a section are its own; later ones may lie behind the end of a short one.
+            span = 8 if offset % 65_536 == 0 else min(4096, len(whole) - offset)
+            at = offset + self.random.randrange(span)
             damaged = bytearray(whole)
             damaged[at] ^= 1 << self.random.randrange(8)
             self.segment.write_bytes(damaged)
