@@ -1,7 +1,6 @@
 // The Lookup RPCs: admit on gRPC's thread, decode, look up and encode on the executor's.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
