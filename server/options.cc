@@ -4,6 +4,23 @@
 
 namespace latchkey {
 
+namespace {
+
+// "huge", or "files=huge" for one table. Returns a message for what is neither.
+std::string ParseMemoryModeFlag(const std::string& text, ServerOptions* options) {
+  const size_t equals = text.rfind('=');
+  const auto mode = ParseMemoryMode(text.substr(equals == std::string::npos ? 0 : equals + 1));
+  if (!mode) return "expected mmap, huge or locked, or TABLE=MODE; got '" + text + "'";
+  if (equals == std::string::npos) {
+    options->memory_mode = *mode;
+  } else {
+    options->table_memory_modes[text.substr(0, equals)] = *mode;
+  }
+  return {};
+}
+
+}  // namespace
+
 ParsedCommandLine ParseServerCommandLine(int argc, char** argv) {
   ParsedCommandLine parsed;
   ServerOptions& options = parsed.options;
@@ -32,6 +49,24 @@ ParsedCommandLine ParseServerCommandLine(int argc, char** argv) {
       ->check(CLI::Range(0, 3600))
       ->capture_default_str();
   app.add_flag("--allow-empty", options.allow_empty, "Start even if there is no table");
+  app.add_option_function<std::vector<std::string>>(
+         "--memory-mode",
+         [&options](const std::vector<std::string>& modes) {
+           for (const std::string& mode : modes) {
+             const std::string error = ParseMemoryModeFlag(mode, &options);
+             if (!error.empty()) throw CLI::ValidationError("--memory-mode", error);
+           }
+         },
+         "mmap: the page cache keeps what is used; huge: all in memory, in 2 MiB pages; locked: all "
+         "in memory, not to be evicted. TABLE=MODE for one table, several by comma")
+      ->delimiter(',')
+      ->envname("LATCHKEY_MEMORY_MODE")
+      ->default_str("mmap");
+  app.add_option("--segment-map-mib-max", options.segment_map_mib_max,
+                 "MiB of memory for the segment map of a table at most; without one, a table of "
+                 "several segments is slower. 0: none")
+      ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 24))
+      ->capture_default_str();
   app.add_option("--log-level", options.log_level, "debug, info, warning or error")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
       ->envname("LATCHKEY_LOG_LEVEL")

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "core/key/limits.h"
+#include "core/table/snapshot.h"
 
 namespace latchkey {
 
@@ -19,6 +21,17 @@ struct ServerOptions {
   uint64_t reply_bytes_max = uint64_t{64} << 20;
   unsigned drain_s = 10;     // for requests in flight, after SIGTERM
   bool allow_empty = false;  // start without any table
+  // Of all tables, and of those that have their own.
+  MemoryMode memory_mode = MemoryMode::kMmap;
+  std::map<std::string, MemoryMode> table_memory_modes;
+  uint64_t segment_map_mib_max = 65'536;  // for each table; 0: no segment maps
+
+  // How a table is to be opened.
+  SnapshotOptions OptionsOf(const std::string& table) const {
+    const auto own = table_memory_modes.find(table);
+    return {own == table_memory_modes.end() ? memory_mode : own->second,
+            segment_map_mib_max << 20};
+  }
   std::string log_level = "info";
 
   // What a request may weigh: a full batch of keys of kRequestBytesPerKey each always fits, and so

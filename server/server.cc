@@ -47,12 +47,20 @@ absl::Status Server::OpenTables() {
   for (const std::string& table : tables) {
     const auto begin = std::chrono::steady_clock::now();
     LATCHKEY_ASSIGN_OR_RETURN(
-        auto snapshot, Snapshot::OpenNewest(file_system, JoinPath(options_.data_dir, table)));
+        auto snapshot, Snapshot::OpenNewest(file_system, JoinPath(options_.data_dir, table),
+                                            options_.OptionsOf(table)));
     const std::chrono::duration<double, std::milli> elapsed =
         std::chrono::steady_clock::now() - begin;
-    spdlog::info("table opened table={} generation={} segments={} rows={} ms={:.1f}", table,
-                 snapshot->generation(), snapshot->segments().size(), snapshot->row_count(),
-                 elapsed.count());
+    spdlog::info(
+        "table opened table={} generation={} segments={} rows={} memory_mode={} huge_mib={} "
+        "segment_map_mib={} ms={:.1f}",
+        table, snapshot->generation(), snapshot->segments().size(), snapshot->row_count(),
+        MemoryModeName(snapshot->memory_mode()), snapshot->huge_bytes() >> 20,
+        snapshot->segment_map_bytes() >> 20, elapsed.count());
+    if (!snapshot->segment_map_status().ok()) {
+      spdlog::warn("table {} has no segment map, and is slower for it: {}", table,
+                   Message(snapshot->segment_map_status()));
+    }
     catalog_.Publish(table, std::move(snapshot));
   }
   return absl::OkStatus();

@@ -227,8 +227,9 @@ void EncodeResults(const v1::BatchGetRequest& request, const Snapshot& snapshot,
   // A row that does not fit is left out; smaller ones behind it may still fit.
   std::vector<bool> fits(results.size());
   for (size_t i = 0; i < results.size(); ++i) {
-    fits[i] = results.values[i].size() <= budget;
-    if (fits[i]) budget -= results.values[i].size();
+    const size_t value_bytes = results.at(i).value.size();
+    fits[i] = value_bytes <= budget;
+    if (fits[i]) budget -= value_bytes;
     complete &= fits[i] && results.outcomes[i] != Outcome::kDamaged;
   }
   response->set_complete(complete);
@@ -261,6 +262,11 @@ void DescribeSnapshot(const std::string& table, const Snapshot& snapshot,
   response->set_values(std::string(ValueKindName(schema.value_kind)));
   response->set_value_width(schema.value_width);
   response->set_rows(snapshot.row_count());
+  response->set_key_bytes(schema.key_bytes);
+  response->set_memory_mode(std::string(MemoryModeName(snapshot.memory_mode())));
+  response->set_huge_bytes(snapshot.huge_bytes());
+  response->set_segment_map_bytes(snapshot.segment_map_bytes());
+  response->set_segment_map_missing(Message(snapshot.segment_map_status()));
   for (const auto& segment : snapshot.segments()) {
     const SegmentHeader& header = segment->header();
     v1::SegmentDescription* const to = response->add_segments();

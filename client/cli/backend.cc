@@ -50,7 +50,12 @@ class RemoteBackend final : public Backend {
                  {"doc_id_bits", table_.doc_id_bits()},
                  {"values", table_.values()},
                  {"value_width", table_.value_width()},
-                 {"rows", table_.rows()}};
+                 {"rows", table_.rows()},
+                 {"key_bytes", table_.key_bytes()},
+                 {"segment_map_bytes", table_.segment_map_bytes()},
+                 {"segment_map_missing", table_.segment_map_missing()},
+                 {"memory_mode", table_.memory_mode()},
+                 {"huge_bytes", table_.huge_bytes()}};
     json["segments"] = Json::array();
     for (const v1::SegmentDescription& segment : table_.segments()) {
       json["segments"].push_back(DescribeSegment(segment));
@@ -90,8 +95,9 @@ Json DescribeSegment(const Segment& segment) {
                {"file_bytes", header.file_bytes()},
                {"key_bytes_min", header.key_bytes_min},
                {"key_bytes_max", header.key_bytes_max},
-               {"slots", header.slot_count},
-               {"displacement_max", header.displacement_max},
+               {"tombstones", header.tombstone_count},
+               {"line_bytes", header.line_bytes},
+               {"hash_bits", header.hash_bits},
                {"segment_id", fmt::format("{:016x}", header.segment_id)},
                {"format", fmt::format("{}.{}", kFormatMajor, kFormatMinor)}};
   for (size_t i = 0; i < kSectionCount; ++i) {
@@ -120,6 +126,9 @@ class LocalBackend final : public Backend {
                  {"values", ValueKindName(manifest.schema.value_kind)},
                  {"value_width", manifest.schema.value_width},
                  {"rows", snapshot_->row_count()},
+                 {"key_bytes", manifest.schema.key_bytes},
+                 {"segment_map_bytes", snapshot_->segment_map_bytes()},
+                 {"segment_map_missing", Message(snapshot_->segment_map_status())},
                  {"table_id", TableIdText(manifest.identity.table_id)}};
     json["segments"] = Json::array();
     for (const auto& segment : snapshot_->segments()) {

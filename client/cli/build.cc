@@ -51,13 +51,13 @@ absl::Status SetValueKind(BuildArguments* arguments) {
 
 absl::Status Resolve(BuildArguments* arguments) {
   arguments->input.format = *ParseInputFormat(arguments->format);
-  arguments->input.key_kind = *ParseKeyKind(arguments->key_kind);
   BuildOptions& build = arguments->build;
-  build.schema.key_kind = arguments->input.key_kind;
+  LATCHKEY_RETURN_IF_ERROR(build.schema.SetKeyKind(arguments->key_kind));
+  arguments->input.key_kind = build.schema.key_kind;
   build.schema.doc_id_bytes = static_cast<uint8_t>(arguments->doc_id_bits / 8);
-  build.layout = arguments->layout == "inline"       ? LayoutChoice::kInline
-                 : arguments->layout == "term-order" ? LayoutChoice::kTermOrder
-                                                     : LayoutChoice::kAuto;
+  build.layout = arguments->layout == "line"      ? LayoutChoice::kLine
+                 : arguments->layout == "pointer" ? LayoutChoice::kPointer
+                                                  : LayoutChoice::kAuto;
   build.duplicates = arguments->duplicates == "first"  ? DuplicateRule::kFirst
                      : arguments->duplicates == "last" ? DuplicateRule::kLast
                                                        : DuplicateRule::kReject;
@@ -105,8 +105,13 @@ void AddInputOptions(CLI::App& command, BuildArguments* to) {
   command.add_option("--format", to->format, "lines, csv, tsv or fixed")
       ->check(CLI::IsMember({"lines", "csv", "tsv", "fixed"}))
       ->capture_default_str();
-  command.add_option("--key-kind", to->key_kind, "raw, text, hex, uuid or u64")
-      ->check(CLI::IsMember({"raw", "text", "hex", "uuid", "u64"}))
+  command
+      .add_option("--key-kind", to->key_kind,
+                  "raw, text, hex, uuid or u64; the first three may name the bytes that every key "
+                  "has: hex(20)")
+      ->check([](const std::string& text) {
+        return Message(TableSchema().SetKeyKind(text));
+      })
       ->capture_default_str();
   command
       .add_option("--key-column", to->input.key_column,
@@ -152,14 +157,17 @@ void AddBuildCommand(CLI::App& app, int* exit_code) {
                    "When a key comes twice: reject the input, or keep the first or the last row")
       ->check(CLI::IsMember({"reject", "first", "last"}))
       ->capture_default_str();
-  command->add_option("--layout", to->layout, "auto, inline or term-order")
-      ->check(CLI::IsMember({"auto", "inline", "term-order"}))
+  command->add_option("--layout", to->layout, "auto, line or pointer: whole rows in lines, or pointers to records")
+      ->check(CLI::IsMember({"auto", "line", "pointer"}))
       ->capture_default_str();
   command
       ->add_option("--filter-bits", to->filter_bits_per_key,
                    "Bits of Bloom filter a key; 0 means no filter")
       ->check(CLI::Range(0u, kFilterBitsPerKeyMax))
       ->capture_default_str();
+  command->add_flag("--hash-list,!--no-hash-list", to->build.hash_list,
+                    "Store what a segment map is made of: 2 to 3 bytes a row, and without it a table "
+                    "of several segments is slower");
   command->add_option("--memory", to->memory_mib, "MiB to work in; what does not fit is spilled")
       ->check(CLI::Range(uint64_t{kBuildMemoryBytesMin >> 20}, uint64_t{1} << 24))
       ->capture_default_str();

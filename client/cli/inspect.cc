@@ -51,9 +51,21 @@ void PrintTable(const Json& table) {
                       fmt::gmtime(created)));
   std::string values = table.at("values").get<std::string>();
   if (values == "fixed") values = fmt::format("of {} bytes", Number(table, "value_width"));
-  PutLine(fmt::format("{} rows, key kind {}, {}-bit doc ids, values {}", Number(table, "rows"),
-                      table.at("key_kind").get<std::string>(), Number(table, "doc_id_bits"),
-                      values));
+  std::string kind = table.at("key_kind").get<std::string>();
+  if (Number(table, "key_bytes") != 0) kind += fmt::format("({})", Number(table, "key_bytes"));
+  PutLine(fmt::format("{} rows, key kind {}, {}-bit doc ids, values {}", Number(table, "rows"), kind,
+                      Number(table, "doc_id_bits"), values));
+  if (table.contains("memory_mode")) {
+    PutLine(fmt::format("memory mode {}, {} in huge pages",
+                        table.at("memory_mode").get<std::string>(),
+                        Bytes(Number(table, "huge_bytes"))));
+  }
+  const std::string missing = table.at("segment_map_missing").get<std::string>();
+  if (Number(table, "segment_map_bytes") != 0) {
+    PutLine(fmt::format("segment map: {} of memory", Bytes(Number(table, "segment_map_bytes"))));
+  } else if (!missing.empty()) {
+    PutLine("no segment map: " + missing);
+  }
   PutLine("segments, newest first:");
   if (table.contains("segments")) {
     for (const Json& segment : table.at("segments")) PrintSegment(segment);

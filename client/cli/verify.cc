@@ -27,15 +27,16 @@ absl::Status ForEachVisibleRow(const Snapshot& snapshot, Visit visit) {
   const auto& segments = snapshot.segments();
   for (size_t i = 0; i < segments.size(); ++i) {
     LATCHKEY_RETURN_IF_ERROR(segments[i]->ForEachRow([&](const StoredRow& row) -> absl::Status {
-      const Hash128 hash = HashBytes(row.key.data(), row.key.size(), snapshot.seed());
+      if (row.tombstone) return absl::OkStatus();
       for (size_t newer = 0; newer < i; ++newer) {
         RowRef hidden_by;
-        switch (ProbeOne(*segments[newer], row.key, hash, &hidden_by)) {
-          case Outcome::kFound:
+        switch (ProbeOne(*segments[newer], /*use_filter=*/true, row.key, row.hash, &hidden_by)) {
+          case Held::kRow:
+          case Held::kTombstone:
             return absl::OkStatus();
-          case Outcome::kDamaged:
+          case Held::kDamaged:
             return DataLoss("{}: what it holds for a key can't be read", segments[newer]->path());
-          case Outcome::kAbsent:
+          case Held::kNothing:
             break;
         }
       }

@@ -24,8 +24,8 @@ Partitioner::~Partitioner() {
 }
 
 // Packed: varints of ordinal, doc id, key length, value length; then key and value.
-absl::Status Partitioner::Add(const Hash128& hash, const PackedRow& row) {
-  const size_t index = PartitionOf(hash.low, 0, kPartitionBitsMax);
+absl::Status Partitioner::Add(uint64_t hash, const PackedRow& row) {
+  const size_t index = PartitionOf(hash, 0, kPartitionBitsMax);
   const size_t size_bytes = VarintSize(row.ordinal) + VarintSize(row.doc_id) +
                             VarintSize(row.key.size()) + VarintSize(row.value.size()) +
                             row.key.size() + row.value.size();

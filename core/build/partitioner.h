@@ -43,7 +43,7 @@ class Partitioner {
   Partitioner(const Partitioner&) = delete;
   Partitioner& operator=(const Partitioner&) = delete;
 
-  absl::Status Add(const Hash128& hash, const PackedRow& row);
+  absl::Status Add(uint64_t hash, const PackedRow& row);
 
   const std::array<Bucket, kBucketCount>& buckets() const { return buckets_; }
   uint64_t spilled_bytes() const { return spill_end_; }

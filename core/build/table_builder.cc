@@ -39,11 +39,11 @@ struct Duplicates {
 
 // A row of a partition, before it is known to be the one that counts.
 struct SortedRow {
-  Hash128 hash;
+  uint64_t hash = 0;
   PackedRow row;
 };
 
-// Puts rows in the order of hash.low, rows of equal hashes in the order of the input. The bits
+// Puts rows in the order of their hashes, rows of equal hashes in the order of the input. The bits
 // above `partition_bits` are equal in all of them. One counting pass by the next bits leaves about
 // one row a bucket.
 void SortByHash(unsigned partition_bits, std::vector<SortedRow>* rows,
@@ -51,7 +51,7 @@ void SortByHash(unsigned partition_bits, std::vector<SortedRow>* rows,
   const unsigned bits = std::bit_width(rows->size());
   std::vector<uint32_t> starts((size_t{1} << bits) + 1);
   const auto bucket_of = [&](const SortedRow& row) {
-    return TopBits(row.hash.low << partition_bits, bits);
+    return TopBits(row.hash << partition_bits, bits);
   };
   for (const SortedRow& row : *rows) ++starts[bucket_of(row) + 1];
   for (size_t i = 1; i < starts.size(); ++i) starts[i] += starts[i - 1];
@@ -59,7 +59,7 @@ void SortByHash(unsigned partition_bits, std::vector<SortedRow>* rows,
   for (const SortedRow& row : *rows) (*scratch)[starts[bucket_of(row)]++] = row;
   rows->swap(*scratch);
   for (size_t i = 1; i < rows->size(); ++i) {
-    for (size_t j = i; j > 0 && (*rows)[j].hash.low < (*rows)[j - 1].hash.low; --j) {
+    for (size_t j = i; j > 0 && (*rows)[j].hash < (*rows)[j - 1].hash; --j) {
       std::swap((*rows)[j], (*rows)[j - 1]);
     }
   }
@@ -75,9 +75,9 @@ void DropDuplicates(const std::vector<SortedRow>& rows, DuplicateRule rule,
   std::vector<uint64_t> ordinals;  // of the rows in *distinct of the present hash
   for (const SortedRow& sorted : rows) {
     const PackedRow& row = sorted.row;
-    if (distinct->empty() || sorted.hash.low != group_hash) {
+    if (distinct->empty() || sorted.hash != group_hash) {
       group_begin = distinct->size();
-      group_hash = sorted.hash.low;
+      group_hash = sorted.hash;
       ordinals.clear();
     }
     const auto same =
@@ -206,6 +206,10 @@ absl::Status Build::StartManifest() {
   } else {
     LATCHKEY_ASSIGN_OR_RETURN(manifest_,
                               ReadManifest(file_system_, table_dir_, generations.back()));
+    if (manifest_.shard_bits != 0) {
+      return FailedPrecondition("{}: it is one of {} shards of a table, which this program only reads",
+                                table_dir_, 1u << manifest_.shard_bits);
+    }
     if (!options_.append) manifest_.segments.clear();
     if (options_.append && manifest_.schema != options_.schema) {
       return FailedPrecondition("cannot append: the table has {}, the rows have {}",
@@ -244,6 +248,10 @@ absl::Status Build::ReadRows(Partitioner* partitioner) {
     }
     if (schema.value_kind == ValueKind::kNone) input.value = {};
     const size_t key_bytes = input.key.size();
+    if (schema.key_bytes != 0 && key_bytes != schema.key_bytes) {
+      return InvalidArgument("{}: key: expected {} bytes, got {}", source_.Position(),
+                             schema.key_bytes, key_bytes);
+    }
     if (key_bytes != key_bytes_max_ && key_bytes_max_ > 0 && odd_length_at_.empty()) {
       odd_length_at_ = fmt::format("{}: a key of {} bytes after one of {}", source_.Position(),
                                    key_bytes, key_bytes_max_);
@@ -260,18 +268,22 @@ absl::Status Build::ReadRows(Partitioner* partitioner) {
 }
 
 absl::StatusOr<Layout> Build::ChooseLayout() const {
-  const bool fits_inline = odd_length_at_.empty() && key_bytes_max_ <= kInlineKeyBytesMax;
+  const TableSchema& schema = options_.schema;
   switch (options_.layout) {
-    case LayoutChoice::kTermOrder:
-      return Layout::kTermOrder;
+    case LayoutChoice::kPointer:
+      return Layout::kPointer;
     case LayoutChoice::kAuto:
-      return fits_inline ? Layout::kInline : Layout::kTermOrder;
-    case LayoutChoice::kInline:
+      return odd_length_at_.empty() && LineShape::SuitsRows(schema, key_bytes_max_)
+                 ? Layout::kLine
+                 : Layout::kPointer;
+    case LayoutChoice::kLine:
       break;
   }
-  if (fits_inline) return Layout::kInline;
+  const size_t longest = kLineRecordBytesMax - schema.doc_id_bytes - schema.InlineValueBytes();
+  if (odd_length_at_.empty() && key_bytes_max_ <= longest) return Layout::kLine;
   return InvalidArgument(
-      "layout inline: expected keys of one length, at most {} bytes; got {}", kInlineKeyBytesMax,
+      "layout line: expected keys of one length, at most {} bytes beside such values; got {}",
+      longest,
       odd_length_at_.empty() ? fmt::format("keys of {} bytes", key_bytes_max_) : odd_length_at_);
 }
 
@@ -279,9 +291,16 @@ absl::StatusOr<SegmentPlan> Build::PlanSegment(const Partitioner& partitioner) c
   SegmentPlan plan;
   plan.identity = manifest_.identity;
   plan.schema = options_.schema;
+  plan.shard_bits = manifest_.shard_bits;
+  plan.shard = manifest_.shard;
   FillRandom(&plan.segment_id, sizeof(plan.segment_id));
   LATCHKEY_ASSIGN_OR_RETURN(plan.layout, ChooseLayout());
   plan.filter_bits_per_key = options_.filter_bits_per_key;
+  if (options_.hash_list) {
+    uint64_t table_rows = result_.rows_read;
+    for (const SegmentRef& ref : manifest_.segments) table_rows += ref.row_count;
+    plan.hash_list = HashListShape::For(result_.rows_read, table_rows);
+  }
   plan.key_bytes_min = static_cast<uint16_t>(result_.rows_read == 0 ? 0 : key_bytes_min_);
   plan.key_bytes_max = static_cast<uint16_t>(key_bytes_max_);
 

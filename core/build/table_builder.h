@@ -20,7 +20,7 @@ enum class DuplicateRule {
   kLast,    // its last row counts
 };
 
-enum class LayoutChoice { kAuto, kInline, kTermOrder };
+enum class LayoutChoice { kAuto, kLine, kPointer };
 
 inline constexpr uint64_t kBuildMemoryBytesMin = uint64_t{16} << 20;
 
@@ -31,6 +31,8 @@ struct BuildOptions {
   LayoutChoice layout = LayoutChoice::kAuto;
   DuplicateRule duplicates = DuplicateRule::kReject;
   uint8_t filter_bits_per_key = 10;  // 0: no filter
+  // Of which a table of several segments makes its segment map. Two to three bytes a row.
+  bool hash_list = true;
   uint64_t memory_bytes = uint64_t{256} << 20;
   // Adds a segment that wins over the table's present ones, instead of replacing them.
   bool append = false;

@@ -1,13 +1,15 @@
-// One 128-bit hash a key, cut into disjoint bit ranges; every later layer only slices.
+// One 64-bit hash a key, XXH3 with the table's seed, and what is derived from it:
 //
-//   low  half, from the top bit:  shard (s bits) | partition (p bits) | home slot (31) | unused |
-//                                 control (7) | tag (16)
-//   high half, from the top bit:  filter word (34) | five bit positions within it (5 x 6)
+//   hash              from the top bit: shard (s bits) | partition (p bits) | pilot group (32) …
+//   its top bits      the hash list of a segment, from which a generation's segment map is made
+//   its low 24 bits   the tag of a record pointer
+//   mixed with the group's pilot       the line within the partition
+//   mixed with a constant              filter word (34 bits) | five bit positions in it (5 x 6)
 //
 // The shard's bits are shifted out first, so that a table split by hash range keeps its even spread
-// within each shard. s + p <= 10 keeps the home slot's bits clear of the control byte's. Filter and
-// table use different halves, so that a filter's false positives and a table's false candidates are
-// independent.
+// within each shard. Mixing multiplies by an odd number: the high half of the product depends on
+// every bit of the hash, so that neither the lines of a group nor the filter words of a partition
+// are bound to the bits that its keys have in common.
 #pragma once
 
 #include <cstdint>
@@ -18,37 +20,47 @@
 
 namespace latchkey {
 
-inline constexpr unsigned kHomeBits = 31;
 inline constexpr unsigned kFilterWordBits = 34;
-static_assert(kPartitionBitsMax + kHomeBits + 7 + 16 <= 64);
-static_assert(kPartitionSlotsMax == uint64_t{1} << kHomeBits);
 static_assert(kPartitionFilterWordsMax == uint64_t{1} << kFilterWordBits);
+static_assert(kPartitionBitsMax + 32 <= 64);
 
-// The top `bits` bits of `value`; 0 for no bits. One shift would be undefined at 64.
+// The top `bits` bits of `value`, 0 to 63 of them. One shift would be undefined for none.
 inline constexpr uint64_t TopBits(uint64_t value, unsigned bits) {
-  return bits == 0 ? 0 : value >> (64 - bits);
+  return value >> 1 >> (63 - bits);
 }
 
-inline constexpr uint64_t PartitionOf(uint64_t low, unsigned shard_bits, unsigned partition_bits) {
-  return TopBits(low << shard_bits, partition_bits);
+// Maps 32 random bits to [0, n), as MulShift does, within 64 bits.
+inline constexpr uint32_t Scale32(uint64_t bits, uint32_t n) {
+  return static_cast<uint32_t>((bits * n) >> 32);
 }
 
-// The home slot among `home_slots` (1 to 2^31) of the key's partition.
-inline constexpr uint64_t HomeSlotOf(uint64_t low, unsigned shard_and_partition_bits,
-                                     uint64_t home_slots) {
-  return MulShift((low << shard_and_partition_bits) >> (64 - kHomeBits), home_slots, kHomeBits);
+inline constexpr uint32_t PartitionOf(uint64_t hash, unsigned shard_bits, unsigned partition_bits) {
+  return static_cast<uint32_t>(TopBits(hash << shard_bits, partition_bits));
 }
 
-inline constexpr uint16_t TagOf(uint64_t low) { return static_cast<uint16_t>(low); }
-
-// A full slot's control byte: the top bit, and 7 bits of the hash.
-inline constexpr uint8_t ControlOf(uint64_t low) {
-  return static_cast<uint8_t>(0x80 | ((low >> 16) & 0x7F));
+// The pilot group among `groups` (at least 1) of the key's partition. Keys in the order of their
+// hashes are in the order of their groups.
+inline constexpr uint32_t GroupOf(uint64_t hash, unsigned shard_and_partition_bits,
+                                  uint32_t groups) {
+  return Scale32((hash << shard_and_partition_bits) >> 32, groups);
 }
+
+// The line among `lines` (at least 1) of the key's partition, under its group's pilot.
+inline constexpr uint32_t LineOf(uint64_t hash, uint8_t pilot, uint32_t lines) {
+  const uint64_t mixed = (hash ^ (pilot * 0x9E3779B97F4A7C15)) * 0xD6E8FEB86659FD93;
+  return Scale32(mixed >> 32, lines);
+}
+
+inline constexpr uint32_t kTagBits = 24;
+inline constexpr uint32_t TagOf(uint64_t hash) {
+  return static_cast<uint32_t>(hash) & ((uint32_t{1} << kTagBits) - 1);
+}
+
+inline constexpr uint64_t FilterHashOf(uint64_t hash) { return hash * 0x9FB21C651E98DF25; }
 
 // The filter word among `words` (1 to 2^34) of the key's partition.
-inline constexpr uint64_t FilterWordOf(uint64_t high, uint64_t words) {
-  return MulShift(high >> (64 - kFilterWordBits), words, kFilterWordBits);
+inline constexpr uint64_t FilterWordOf(uint64_t filter_hash, uint64_t words) {
+  return MulShift(filter_hash >> (64 - kFilterWordBits), words, kFilterWordBits);
 }
 
 }  // namespace latchkey

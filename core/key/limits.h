@@ -7,16 +7,16 @@
 namespace latchkey {
 
 inline constexpr size_t kKeyBytesMax = 32'766;
-inline constexpr size_t kInlineKeyBytesMax = 31;
+inline constexpr size_t kLineRecordBytesMax = 127;  // of rows kept in lines
 inline constexpr size_t kFixedValueBytesMax = 64;
 inline constexpr size_t kValueBytesMax = size_t{16} << 20;
 
 inline constexpr uint32_t kPartitionBitsMax = 10;
-inline constexpr uint64_t kPartitionSlotsMax = uint64_t{1} << 31;  // home slots: 31 hash bits
+inline constexpr uint64_t kPartitionRowsMax = uint64_t{1} << 31;
 inline constexpr uint64_t kPartitionFilterWordsMax = uint64_t{1}
                                                      << 34;  // filter words: 34 hash bits
 inline constexpr uint64_t kPartitionRecordBytesMax = uint64_t{1}
-                                                     << 40;  // term-order pointers: 40 bits
+                                                     << 40;  // pointers to records: 40 bits
 inline constexpr uint64_t kSegmentRowsMax = uint64_t{1} << 40;
 inline constexpr uint32_t kFilterBitsPerKeyMax = 32;
 inline constexpr size_t kSegmentsPerGenerationMax = 4096;
@@ -28,8 +28,6 @@ inline constexpr size_t kRequestBytesPerKey = 1024;
 
 inline constexpr size_t kTableNameBytesMax = 128;
 
-static_assert(kPartitionSlotsMax <= uint64_t{1} << 32,
-              "a slot's index within a partition is 32 bits");
 static_assert(kKeyBytesMax < 1 << 16, "key lengths are kept in 16 bits by the lookup stages");
 
 }  // namespace latchkey

@@ -25,10 +25,10 @@ struct LookupResult {
 struct LookupResults {
   std::vector<Outcome> outcomes;
   std::vector<uint64_t> doc_ids;         // 0 where nothing was found
-  std::vector<std::string_view> values;  // empty where nothing was found, or without values
+  std::vector<std::string_view> values;  // empty where nothing was found; none if the table has none
 
   size_t size() const { return outcomes.size(); }
-  LookupResult at(size_t i) const { return {outcomes[i], doc_ids[i], values[i]}; }
+  LookupResult at(size_t i) const { return {outcomes[i], doc_ids[i], values.empty() ? std::string_view() : values[i]}; }
 };
 
 }  // namespace latchkey

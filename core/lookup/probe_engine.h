@@ -24,8 +24,12 @@ class ProbeEngine {
               LookupResults* results);
 
  private:
-  std::vector<Hash128> hashes_;
+  // One segment's filter costs a line; it pays when fewer keys than this are found.
+  static constexpr size_t kFilterPaysBelowTenths = 3;
+
+  std::vector<uint64_t> hashes_;
   Tile tile_;
+  bool filter_pays_ = false;
 };
 
 }  // namespace latchkey

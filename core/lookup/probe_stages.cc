@@ -1,221 +1,247 @@
 #include "core/lookup/probe_stages.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "core/base/bytes.h"
 #include "core/base/prefetch.h"
-#include "core/key/key_hash.h"
 #include "core/segment/bloom_filter.h"
-#include "core/segment/term_order_layout.h"
+#include "core/segment/record_pointer.h"
+#include "core/table/bucket_match.h"
 
 namespace latchkey {
 namespace {
 
-const uint8_t* FilterAddress(const Partition& partition, const Hash128& hash) {
-  return partition.filter + 8 * FilterWordOf(hash.high, partition.filter_words);
+// Sends a key to a partition and asks for its pilot.
+void Aim(const Partition& partition, uint8_t i, Tile* tile) {
+  tile->partitions[i] = &partition;
+  tile->addresses[i] = partition.PilotAddress(tile->hashes[i]);
+  PrefetchLine(tile->addresses[i]);
 }
 
-void StartChain(const Segment& segment, const Hash128& hash, ProbeState* state) {
-  state->home = segment.HomeSlot(*state->partition, hash);
-  state->slot = state->home;
+void Resolve(Held held, const RowRef& row, uint8_t i, Tile* tile) {
+  tile->resolved[i] = held != Held::kNothing;
+  if (held == Held::kDamaged) [[unlikely]] tile->outcomes[i] = Outcome::kDamaged;
+  if (held != Held::kRow) return;
+  tile->outcomes[i] = Outcome::kFound;
+  tile->doc_ids[i] = row.doc_id;
+  tile->values[i] = row.value;
 }
 
-// Finds the next candidate of a key's chain, from state->match on. kFound: it is the lowest of
-// match.candidates. Otherwise the chain has ended and this is the segment's answer.
-// Bounded by the partition's slots, whatever they hold.
-Outcome NextCandidate(uint8_t wanted, ProbeState* state) {
-  const Partition& partition = *state->partition;
-  while (state->match.candidates == 0) {
-    if (state->match.stops != 0) {
-      const uint32_t stop = state->slot + std::countr_zero(state->match.stops);
-      return partition.control[stop] == kControlEmpty ? Outcome::kAbsent : Outcome::kDamaged;
+// Asks for the lines that the pilots lead to. A pilot of zero was never written.
+void PilotStage(Tile* tile) {
+  size_t count = 0;
+  for (size_t n = 0; n < tile->probing_count; ++n) {
+    const uint8_t i = tile->probing[n];
+    const Partition& partition = *tile->partitions[i];
+    const uint8_t pilot = *tile->addresses[i];
+    const uint8_t* const line = partition.LineAddress(tile->hashes[i], pilot);
+    tile->addresses[i] = line;
+    for (size_t at = 0; at < size_t{1} << partition.line_shift; at += kCacheLineBytes) {
+      PrefetchLine(line + at);
     }
-    state->slot += kGroupSlots;
-    // A chain is followed by an empty slot: at the latest the first of the group behind the last
-    // slot.
-    if (state->slot > partition.slots) return Outcome::kDamaged;
-    state->match = MatchGroup(partition.control + state->slot, wanted);
+    tile->probing[count++] = i;
+    if (pilot == 0) [[unlikely]] {
+      Resolve(Held::kDamaged, {}, i, tile);
+      --count;
+    }
   }
-  return Outcome::kFound;
+  tile->probing_count = count;
 }
 
-uint32_t CandidateSlot(const ProbeState& state) {
-  return state.slot + std::countr_zero(state.match.candidates);
-}
-
-template <Layout kLayout>
-const uint8_t* CandidateAddress(const Segment& segment, const ProbeState& state) {
-  const uint32_t slot = CandidateSlot(state);
-  if constexpr (kLayout == Layout::kInline) {
-    return state.partition->records + segment.inline_shape().RecordOffset(slot);
+// Looks at the line of one key; false when it holds pointers that must be followed.
+bool LookAtLine(uint8_t i, uint32_t* pointers, Tile* tile) {
+  const Partition& partition = *tile->partitions[i];
+  const Segment& segment = *partition.segment;
+  RowRef row;
+  Held held;
+  if (segment.header().layout == Layout::kLine) {
+    held = segment.FindInLine(tile->addresses[i], tile->keys[i], &row);
   } else {
-    return state.partition->slot_words + uint64_t{slot} * 8;
+    *pointers = segment.PointersInLine(tile->addresses[i], tile->hashes[i], &held);
+    if (*pointers != 0) return false;
+  }
+  Resolve(held, row, i, tile);
+  return true;
+}
+
+// Looks at lines of whole rows, all of one shape: kEntries with keys of kKeyBytes; 0 means any.
+// Found or not, a key takes the same way through this.
+template <size_t kKeyBytes, uint32_t kEntries>
+void RowLineStage(const LineShape& shape, Tile* tile) {
+  const size_t key_bytes = kKeyBytes != 0 ? kKeyBytes : shape.key_bytes();
+  const uint32_t entries = kEntries != 0 ? kEntries : shape.entries();
+  const size_t mark_at = shape.line_bytes() - 1, entry_bytes = shape.entry_bytes(),
+               key_offset = shape.key_offset(), value_offset = shape.value_offset();
+  const bool wide_doc_ids = shape.doc_id_bytes() == 8;
+  for (size_t n = 0; n < tile->probing_count; ++n) {
+    const uint8_t i = tile->probing[n];
+    const uint8_t* const line = tile->addresses[i];
+    const char* const key = tile->keys[i].data();
+    const uint32_t count = line[mark_at] - uint32_t{kMarkBit};
+    uint32_t unused;
+    if (tile->keys[i].size() != key_bytes || count > entries) [[unlikely]] {
+      LookAtLine(i, &unused, tile);
+      continue;
+    }
+    uint32_t same = 0;
+    const auto* stored = reinterpret_cast<const char*>(line + key_offset);
+    for (uint32_t e = 0; e < entries; ++e, stored += entry_bytes) {
+      same |= static_cast<uint32_t>(SameBytes(stored, key, key_bytes)) << e;
+    }
+    same &= (1u << count) - 1;
+    const bool found = same != 0;
+    const uint8_t* const entry = line + (found ? std::countr_zero(same) : 0) * entry_bytes;
+    const uint64_t field = LoadDocIdField(entry, wide_doc_ids ? 8 : 4);
+    if (found && field <= kDocIdTombstone) [[unlikely]] {
+      LookAtLine(i, &unused, tile);
+      continue;
+    }
+    tile->resolved[i] = found;
+    tile->outcomes[i] = found ? Outcome::kFound : Outcome::kAbsent;
+    tile->doc_ids[i] = found ? DocIdOfField(field, wide_doc_ids ? 8 : 4) : 0;
+    tile->values[i] = entry + value_offset;
   }
 }
 
-template <Layout kLayout>
-Candidate Compare(const Segment& segment, const ProbeState& state, std::string_view key,
-                  const Hash128& hash, RowRef* row) {
-  const uint32_t slot = CandidateSlot(state);
-  if constexpr (kLayout == Layout::kInline) {
-    return segment.CompareInline(*state.partition, slot, key, row);
-  } else {
-    return segment.CompareTermOrder(*state.partition, slot,
-                                    SlotWordMark(slot - state.home, TagOf(hash.low)), key, row);
+void RowLineStage(const LineShape& shape, Tile* tile) {
+  switch (shape.key_bytes()) {
+    case 8:
+      return RowLineStage<8, 0>(shape, tile);
+    case 16:
+      return shape.entries() == 3 ? RowLineStage<16, 3>(shape, tile)
+                                  : RowLineStage<16, 0>(shape, tile);
+    case 20:
+      return RowLineStage<20, 0>(shape, tile);
+    case 36:
+      return RowLineStage<36, 0>(shape, tile);
+    default:
+      return RowLineStage<0, 0>(shape, tile);
   }
+}
+
+// Looks at lines of any kind. For those of pointers, asks for the records: `pointing` and
+// `pointers` tell the keys and their candidates.
+void LineStage(Tile* tile, uint8_t* pointing, size_t* pointing_count, uint32_t* pointers) {
+  *pointing_count = 0;
+  for (size_t n = 0; n < tile->probing_count; ++n) {
+    const uint8_t i = tile->probing[n];
+    if (LookAtLine(i, &pointers[i], tile)) continue;
+    pointing[(*pointing_count)++] = i;
+    const Partition& partition = *tile->partitions[i];
+    const uint64_t offset = OffsetOfPointer(Load<uint64_t>(partition.segment->shape().Entry(
+        tile->addresses[i], std::countr_zero(pointers[i]))));
+    if (offset < partition.record_bytes) PrefetchEnds(partition.records + offset, kCacheLineBytes);
+  }
+}
+
+void RecordStage(const uint8_t* pointing, size_t pointing_count, const uint32_t* pointers,
+                 Tile* tile) {
+  for (size_t n = 0; n < pointing_count; ++n) {
+    const uint8_t i = pointing[n];
+    const Partition& partition = *tile->partitions[i];
+    RowRef row;
+    const Held held = partition.segment->FindInRecords(
+        partition, tile->addresses[i], pointers[i], tile->keys[i], tile->hashes[i], &row);
+    Resolve(held, row, i, tile);
+  }
+}
+
+// From the pilots on. `shape`: that of all lines that may be read, if they hold whole rows and have
+// but one; else null.
+void ProbePartitions(const LineShape* shape, Tile* tile) {
+  PilotStage(tile);
+  if (shape != nullptr) return RowLineStage(*shape, tile);
+  uint8_t pointing[kTileKeys];
+  uint32_t pointers[kTileKeys];
+  size_t pointing_count;
+  LineStage(tile, pointing, &pointing_count, pointers);
+  RecordStage(pointing, pointing_count, pointers, tile);
 }
 
 // The masks of a filter depend on the key alone, so all segments with as many hashes share them.
 void MakeFilterMasks(unsigned filter_hashes, Tile* tile) {
   for (size_t i = 0; i < tile->count; ++i) {
-    tile->filter_masks[i] = FilterMask(tile->hashes[i].high, filter_hashes);
+    tile->filter_masks[i] = FilterMask(FilterHashOf(tile->hashes[i]), filter_hashes);
   }
   tile->filter_hashes = filter_hashes;
 }
 
-// Chooses the keys that the segment may hold by their length, and asks for their filter words.
-void AimStage(const Segment& segment, Tile* tile) {
+// Chooses the live keys that the segment may hold by their length and first bytes, and aims them.
+template <bool kByPrefix>
+void ChooseStage(const Segment& segment, Tile* tile) {
   size_t count = 0;
   for (size_t n = 0; n < tile->live_count; ++n) {
     const uint8_t i = tile->live[n];
-    ProbeState& state = tile->state[i];
-    state.partition = &segment.PartitionFor(tile->hashes[i]);
-    if (state.partition->filter != nullptr) {
-      state.filter_word = FilterAddress(*state.partition, tile->hashes[i]);
-      PrefetchLine(state.filter_word);
-    }
     tile->probing[count] = i;
-    count += segment.MayHoldLength(tile->keys[i].size());
+    if (!segment.MayHoldLength(tile->keys[i].size())) continue;
+    if (kByPrefix && !segment.MayHoldPrefix(KeyPrefix(tile->keys[i]))) continue;
+    Aim(segment.PartitionFor(tile->hashes[i]), i, tile);
+    ++count;
   }
   tile->probing_count = count;
 }
 
 // Drops the keys that the filter excludes.
 void FilterStage(const Segment& segment, Tile* tile) {
-  if (segment.header().filter_kind == FilterKind::kNone) return;
   if (segment.header().filter_hashes != tile->filter_hashes) {
     MakeFilterMasks(segment.header().filter_hashes, tile);
+  }
+  const uint8_t* words[kTileKeys];
+  for (size_t n = 0; n < tile->probing_count; ++n) {
+    const uint8_t i = tile->probing[n];
+    words[n] = tile->partitions[i]->FilterAddress(tile->hashes[i]);
+    PrefetchLine(words[n]);
   }
   size_t count = 0;
   for (size_t n = 0; n < tile->probing_count; ++n) {
     const uint8_t i = tile->probing[n];
     tile->probing[count] = i;
-    count += FilterMayContain(Load<uint64_t>(tile->state[i].filter_word), tile->filter_masks[i]);
+    count += FilterMayContain(Load<uint64_t>(words[n]), tile->filter_masks[i]);
   }
   tile->probing_count = count;
 }
 
-// Asks for the control bytes at the keys' home slots.
-void HomeStage(const Segment& segment, Tile* tile) {
-  for (size_t n = 0; n < tile->probing_count; ++n) {
-    const uint8_t i = tile->probing[n];
-    ProbeState& state = tile->state[i];
-    StartChain(segment, tile->hashes[i], &state);
-    PrefetchEnds(state.partition->control + state.slot, kGroupSlots);
+// Reads the keys' buckets, and aims each key at the newest segment that its bucket names.
+void MapStage(const SegmentMap& map, Tile* tile) {
+  for (size_t i = 0; i < tile->count; ++i) {
+    tile->map_probes[i] = map.ProbeFor(tile->hashes[i]);
+    PrefetchLine(tile->map_probes[i].bucket);
   }
-}
-
-// Finds each key's next candidate and asks for what it must be compared with; keys whose chains
-// have ended leave.
-template <Layout kLayout, bool kFirst>
-void ControlStage(const Segment& segment, Tile* tile) {
+  const uint8_t segment_mask = map.segment_mask();
+  MatchBuckets({tile->map_probes, tile->count}, segment_mask, tile->map_masks);
   size_t count = 0;
-  for (size_t n = 0; n < tile->probing_count; ++n) {
-    const uint8_t i = tile->probing[n];
-    ProbeState& state = tile->state[i];
-    const uint8_t wanted = ControlOf(tile->hashes[i].low);
-    if constexpr (kFirst) {
-      state.match = MatchGroup(state.partition->control + state.slot, wanted);
-    }
-    const Outcome outcome = NextCandidate(wanted, &state);
-    if (outcome == Outcome::kFound) {
-      const uint8_t* const address = CandidateAddress<kLayout>(segment, state);
-      if constexpr (kLayout == Layout::kInline) {
-        PrefetchEnds(address, segment.inline_shape().record_bytes());
-      } else {
-        PrefetchLine(address);
-      }
-      tile->probing[count++] = i;
+  for (size_t i = 0; i < tile->count; ++i) {
+    const MapProbe& probe = tile->map_probes[i];
+    const uint32_t mask = tile->map_masks[i];
+    uint32_t segment;
+    if ((mask & (mask - 1)) == 0 && probe.bucket[kBucketOverflow] == 0) [[likely]] {
+      segment = mask == 0 ? 0 : map.SegmentOf(probe, std::countr_zero(mask), segment_mask);
     } else {
-      tile->outcomes[i] = outcome;
+      segment = map.NextSegment(probe, UINT32_MAX);
     }
+    if (segment == 0) continue;
+    tile->segments[i] = static_cast<uint8_t>(segment);
+    const auto index = static_cast<uint8_t>(i);
+    Aim(map.segments()[segment]->PartitionFor(tile->hashes[i]), index, tile);
+    tile->probing[count++] = index;
   }
   tile->probing_count = count;
 }
 
-// Term order: asks for the records that the slot words point to.
-void SlotWordStage(Tile* tile) {
-  for (size_t n = 0; n < tile->probing_count; ++n) {
-    const ProbeState& state = tile->state[tile->probing[n]];
-    const Partition& partition = *state.partition;
-    const auto word = Load<uint64_t>(partition.slot_words + uint64_t{CandidateSlot(state)} * 8);
-    const uint64_t offset = PointerOf(word);
-    if (offset < partition.record_bytes) PrefetchEnds(partition.records + offset, kCacheLineBytes);
-  }
-}
-
-// Compares each key with its candidate; those that it was not go on to their next one.
-template <Layout kLayout>
-void RecordStage(const Segment& segment, Tile* tile) {
+// Aims the keys that their segment did not resolve at the next older one that may hold them.
+void NextSegmentStage(const SegmentMap& map, Tile* tile) {
   size_t count = 0;
   for (size_t n = 0; n < tile->probing_count; ++n) {
     const uint8_t i = tile->probing[n];
-    ProbeState& state = tile->state[i];
-    switch (Compare<kLayout>(segment, state, tile->keys[i], tile->hashes[i], &tile->rows[i])) {
-      case Candidate::kMatch:
-        tile->sources[i] = &segment;
-        tile->outcomes[i] = Outcome::kFound;
-        break;
-      case Candidate::kOther:
-        state.match.candidates &= state.match.candidates - 1;
-        tile->probing[count++] = i;
-        break;
-      case Candidate::kDamaged:
-        tile->outcomes[i] = Outcome::kDamaged;
-        break;
-    }
+    if (tile->resolved[i]) continue;
+    const uint32_t segment = map.NextSegment(tile->map_probes[i], tile->segments[i]);
+    if (segment == 0) continue;
+    tile->segments[i] = static_cast<uint8_t>(segment);
+    Aim(map.segments()[segment]->PartitionFor(tile->hashes[i]), i, tile);
+    tile->probing[count++] = i;
   }
   tile->probing_count = count;
-}
-
-// Keeps the keys that are still absent.
-void CompactLive(Tile* tile) {
-  size_t count = 0;
-  for (size_t n = 0; n < tile->live_count; ++n) {
-    const uint8_t i = tile->live[n];
-    tile->live[count] = i;
-    count += tile->outcomes[i] == Outcome::kAbsent;
-  }
-  tile->live_count = count;
-}
-
-template <Layout kLayout>
-void ProbeChains(const Segment& segment, Tile* tile) {
-  ControlStage<kLayout, true>(segment, tile);
-  while (tile->probing_count > 0) {
-    if constexpr (kLayout == Layout::kTermOrder) SlotWordStage(tile);
-    RecordStage<kLayout>(segment, tile);
-    ControlStage<kLayout, false>(segment, tile);
-  }
-}
-
-template <Layout kLayout>
-Outcome ProbeChain(const Segment& segment, std::string_view key, const Hash128& hash,
-                   ProbeState* state, RowRef* row) {
-  const uint8_t wanted = ControlOf(hash.low);
-  state->match = MatchGroup(state->partition->control + state->slot, wanted);
-  for (;;) {
-    const Outcome outcome = NextCandidate(wanted, state);
-    if (outcome != Outcome::kFound) return outcome;
-    switch (Compare<kLayout>(segment, *state, key, hash, row)) {
-      case Candidate::kMatch:
-        return Outcome::kFound;
-      case Candidate::kDamaged:
-        return Outcome::kDamaged;
-      case Candidate::kOther:
-        state->match.candidates &= state->match.candidates - 1;
-    }
-  }
 }
 
 }  // namespace
@@ -223,60 +249,75 @@ Outcome ProbeChain(const Segment& segment, std::string_view key, const Hash128& 
 void StartTile(Tile* tile) {
   tile->live_count = tile->count;
   tile->filter_hashes = 0;
-  for (size_t i = 0; i < tile->count; ++i) {
-    tile->live[i] = static_cast<uint8_t>(i);
-    tile->outcomes[i] = Outcome::kAbsent;
-  }
+  for (size_t i = 0; i < tile->count; ++i) tile->live[i] = static_cast<uint8_t>(i);
+  std::fill_n(tile->resolved, tile->count, false);
+  std::fill_n(tile->outcomes, tile->count, Outcome::kAbsent);
+  std::fill_n(tile->doc_ids, tile->count, 0);
 }
 
-void ProbeSegment(const Segment& segment, Tile* tile) {
-  AimStage(segment, tile);
-  FilterStage(segment, tile);
-  HomeStage(segment, tile);
-  if (segment.header().layout == Layout::kInline) {
-    ProbeChains<Layout::kInline>(segment, tile);
+void ProbeSegment(const Segment& segment, bool use_filter, Tile* tile) {
+  if (segment.keys_are_close()) {
+    ChooseStage<true>(segment, tile);
   } else {
-    ProbeChains<Layout::kTermOrder>(segment, tile);
+    ChooseStage<false>(segment, tile);
   }
-  CompactLive(tile);
+  if (use_filter && segment.has_filter()) FilterStage(segment, tile);
+  ProbePartitions(segment.row_shape(), tile);
+  size_t count = 0;
+  for (size_t n = 0; n < tile->live_count; ++n) {
+    const uint8_t i = tile->live[n];
+    tile->live[count] = i;
+    count += !tile->resolved[i];
+  }
+  tile->live_count = count;
+}
+
+void ProbeMapped(const SegmentMap& map, Tile* tile) {
+  MapStage(map, tile);
+  while (tile->probing_count > 0) {
+    ProbePartitions(map.row_shape(), tile);
+    NextSegmentStage(map, tile);
+  }
 }
 
 void ReadValues(Tile* tile, std::string_view* values) {
   for (size_t i = 0; i < tile->count; ++i) {
     if (tile->outcomes[i] != Outcome::kFound) continue;
-    if (tile->sources[i]->header().schema.value_kind != ValueKind::kBytes) break;
-    const uint8_t* const address =
-        tile->sources[i]->ValueAddress(Load<uint64_t>(tile->rows[i].value));
+    const Segment& segment = *tile->partitions[i]->segment;
+    if (segment.header().schema.value_kind != ValueKind::kBytes) break;
+    const uint8_t* const address = segment.ValueAddress(Load<uint64_t>(tile->values[i]));
     if (address != nullptr) PrefetchLine(address);
   }
   for (size_t i = 0; i < tile->count; ++i) {
     values[i] = {};
-    if (tile->outcomes[i] == Outcome::kFound &&
-        !tile->sources[i]->ReadValue(tile->rows[i], tile->hashes[i], &values[i])) {
-      tile->outcomes[i] = Outcome::kDamaged;
-      values[i] = {};
-    }
+    if (tile->outcomes[i] != Outcome::kFound) continue;
+    const RowRef row{tile->doc_ids[i], tile->values[i]};
+    if (tile->partitions[i]->segment->ReadValue(row, tile->hashes[i], &values[i])) continue;
+    tile->outcomes[i] = Outcome::kDamaged;
+    tile->doc_ids[i] = 0;
+    values[i] = {};
   }
 }
 
-void PrefetchProbe(const Segment& segment, const Hash128& hash) {
+Held ProbeOne(const Segment& segment, bool use_filter, std::string_view key, uint64_t hash,
+              RowRef* row) {
+  if (!segment.MayHoldLength(key.size()) || !segment.MayHoldPrefix(KeyPrefix(key))) {
+    return Held::kNothing;
+  }
   const Partition& partition = segment.PartitionFor(hash);
-  if (partition.filter != nullptr) PrefetchLine(FilterAddress(partition, hash));
-}
-
-Outcome ProbeOne(const Segment& segment, std::string_view key, const Hash128& hash, RowRef* row) {
-  if (!segment.MayHoldLength(key.size())) return Outcome::kAbsent;
-  ProbeState state;
-  state.partition = &segment.PartitionFor(hash);
-  StartChain(segment, hash, &state);
-  if (state.partition->filter != nullptr &&
-      !FilterMayContain(Load<uint64_t>(FilterAddress(*state.partition, hash)),
-                        FilterMask(hash.high, segment.header().filter_hashes))) {
-    return Outcome::kAbsent;
+  if (use_filter && segment.has_filter() &&
+      !FilterMayContain(Load<uint64_t>(partition.FilterAddress(hash)),
+                        FilterMask(FilterHashOf(hash), segment.header().filter_hashes))) {
+    return Held::kNothing;
   }
-  return segment.header().layout == Layout::kInline
-             ? ProbeChain<Layout::kInline>(segment, key, hash, &state, row)
-             : ProbeChain<Layout::kTermOrder>(segment, key, hash, &state, row);
+  const uint8_t pilot = *partition.PilotAddress(hash);
+  if (pilot == 0) [[unlikely]] return Held::kDamaged;
+  const uint8_t* const line = partition.LineAddress(hash, pilot);
+  if (segment.header().layout == Layout::kLine) return segment.FindInLine(line, key, row);
+  Held held;
+  const uint32_t pointers = segment.PointersInLine(line, hash, &held);
+  if (pointers == 0) return held;
+  return segment.FindInRecords(partition, line, pointers, key, hash, row);
 }
 
 }  // namespace latchkey

@@ -1,11 +1,12 @@
-// The stages that a tile of keys passes through, segment by segment:
+// The stages that a tile of keys passes through:
 //
-//   filter -> control -> [slot word, in term order] -> record        and after the last segment:
-//   value
+//   aim -> pilot -> line -> [record, for pointers]        and in the end:        value
 //
 // Each stage touches one cache line a key that the stage before it asked for, and ends by asking
-// for the next one; while one key's line travels, the others' are asked for. Keys leave a tile as
-// they are resolved. Source: group prefetching, Chen, Ailamaki, Gibbons, Mowry, ICDE 2004.
+// for the next one; while one key's line travels, the others' are asked for. Where a generation
+// has a segment map, aiming reads a key's bucket and so finds its segment; without one, the tile
+// goes through the segments one after the other, each with its filter first.
+// Source: group prefetching, Chen, Ailamaki, Gibbons, Mowry, ICDE 2004.
 //
 // A stage takes no lock, allocates nothing, and can't fail: damage is an outcome.
 #pragma once
@@ -16,55 +17,55 @@
 
 #include "core/base/hash.h"
 #include "core/lookup/lookup_results.h"
-#include "core/segment/group.h"
 #include "core/segment/segment.h"
+#include "core/table/segment_map.h"
 
 namespace latchkey {
 
 // Keys in a tile. Wider keeps more lines on their way, up to what the core can have in flight;
-// narrower keeps the state in the first-level cache. With 10M uuid16 keys, 128 took 0.9 of the time
-// of 64 over 15 segments and the same over one (medians of six runs of the warm suite's batches);
-// 256 gained nothing more.
+// narrower keeps the state in the first-level cache.
 inline constexpr size_t kTileKeys = 128;
-
-// Where one key stands in the segment being probed.
-struct ProbeState {
-  const Partition* partition = nullptr;
-  const uint8_t* filter_word = nullptr;  // null without a filter
-  uint32_t home = 0;
-  uint32_t slot = 0;  // the first of the group that `match` is about
-  GroupMatch match = {};
-};
 
 // Up to kTileKeys keys. T = count.
 struct Tile {
   size_t count = 0;
   const std::string_view* keys = nullptr;  // T views
-  const Hash128* hashes = nullptr;         // T
-  uint8_t live[kTileKeys];                 // indices of the keys that no segment has resolved
+  const uint64_t* hashes = nullptr;        // T
+  Outcome* outcomes = nullptr;             // T, kAbsent at first
+  uint64_t* doc_ids = nullptr;             // T, 0 at first
+
+  uint8_t live[kTileKeys];  // indices of the keys that are not resolved; without a segment map
   size_t live_count = 0;
-  uint8_t probing[kTileKeys];  // of those, the keys that the current segment may hold
+  uint8_t probing[kTileKeys];  // of the keys that are being looked for in a segment
   size_t probing_count = 0;
-  ProbeState state[kTileKeys];
+  bool resolved[kTileKeys];              // no older segment counts
+  const Partition* partitions[kTileKeys];  // where it is looked for, or was found
+  const uint8_t* addresses[kTileKeys];     // what the next stage reads
+  const uint8_t* values[kTileKeys];        // of a found key: its value or locator
+
+  // With a segment map.
+  MapProbe map_probes[kTileKeys];
+  uint32_t map_masks[kTileKeys];
+  uint8_t segments[kTileKeys];  // the number of the one that is being probed
+  // Without.
   uint64_t filter_masks[kTileKeys];  // for segments with filter_hashes of them
   unsigned filter_hashes = 0;
-  Outcome outcomes[kTileKeys];
-  RowRef rows[kTileKeys];
-  const Segment* sources[kTileKeys];  // the segment that a found key's row lies in
 };
 
-// Makes all T keys live.
+// Starts anew with the tile's keys, hashes, outcomes and doc ids, which it resets.
 void StartTile(Tile* tile);
 
-// Probes one segment for the tile's live keys and takes those that it resolves out of `live`.
-void ProbeSegment(const Segment& segment, Tile* tile);
+// Looks for the tile's live keys in one segment, and takes those that it resolves out of `live`.
+void ProbeSegment(const Segment& segment, bool use_filter, Tile* tile);
+
+// Looks for all keys of a tile in the segments that the map names, the newest first.
+void ProbeMapped(const SegmentMap& map, Tile* tile);
 
 // Reads the values of the found keys into values[0, T); a damaged one turns the key's outcome.
 void ReadValues(Tile* tile, std::string_view* values);
 
-// One key in one segment, without a tile: asks for everything the probe may touch, at once.
-void PrefetchProbe(const Segment& segment, const Hash128& hash);
-// kAbsent means: look in the next segment.
-Outcome ProbeOne(const Segment& segment, std::string_view key, const Hash128& hash, RowRef* row);
+// One key in one segment, without a tile. kNothing means: look in the next segment.
+Held ProbeOne(const Segment& segment, bool use_filter, std::string_view key, uint64_t hash,
+              RowRef* row);
 
 }  // namespace latchkey

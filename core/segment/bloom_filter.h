@@ -15,9 +15,9 @@ namespace latchkey {
 inline constexpr unsigned kFilterHashesMax = 5;  // of 6 bits each: the 30 bits below the word's 34
 
 // One bit for each of the first `hashes` 6-bit positions.
-inline constexpr uint64_t FilterMask(uint64_t high, unsigned hashes) {
+inline constexpr uint64_t FilterMask(uint64_t filter_hash, unsigned hashes) {
   uint64_t mask = 0;
-  for (unsigned i = 0; i < hashes; ++i) mask |= uint64_t{1} << ((high >> (6 * i)) & 63);
+  for (unsigned i = 0; i < hashes; ++i) mask |= uint64_t{1} << ((filter_hash >> (6 * i)) & 63);
   return mask;
 }
 

@@ -2,8 +2,10 @@
 // everything. FORMAT.md beside this file accounts for every byte.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,17 +17,22 @@
 namespace latchkey {
 
 inline constexpr std::string_view kSegmentMagic = "LATCHKEY";
-inline constexpr uint16_t kFormatMajor = 0;
-inline constexpr uint16_t kFormatMinor = 1;
+inline constexpr uint16_t kFormatMajor = 1;
+inline constexpr uint16_t kFormatMinor = 0;  // a reader takes any minor of its major
 
 inline constexpr size_t kHeaderBytes = 4096;
-inline constexpr size_t kPageBytes = 4096;             // records do not straddle these
+inline constexpr size_t kPageBytes = 4096;             // lines and records do not straddle these
 inline constexpr size_t kChecksumBlockBytes = 65'536;  // one checksum for each, section by section
 inline constexpr size_t kSectionAlignment = 65'536;
 inline constexpr size_t kLargeSectionAlignment = size_t{2} << 20;  // of sections at least as large
 
-enum class Layout : uint8_t { kInline = 1, kTermOrder = 2 };
+// How the rows lie in the segment's lines.
+enum class Layout : uint8_t {
+  kLine = 1,     // whole records, of keys of one length
+  kPointer = 2,  // pointers to records of any length
+};
 enum class ValueKind : uint8_t { kNone = 0, kFixed = 1, kBytes = 2 };
+// A kind that this program does not know filters nothing.
 enum class FilterKind : uint8_t { kNone = 0, kRegisterBlocked = 1 };
 
 std::string_view LayoutName(Layout layout);
@@ -34,23 +41,34 @@ std::string_view ValueKindName(ValueKind kind);
 // What all segments of a table have in common, for the table's whole life.
 struct TableSchema {
   KeyKind key_kind = KeyKind::kRaw;
+  uint16_t key_bytes = 0;    // that every key has; 0: any
   uint8_t doc_id_bytes = 4;  // 4 or 8
   ValueKind value_kind = ValueKind::kNone;
   uint8_t value_width = 0;  // bytes of a fixed value, 1 to 64; else 0
 
-  // "key kind hex, 32-bit doc ids, values of 20 bytes".
+  // "key kind hex(20), 32-bit doc ids, values of 20 bytes", for people.
   std::string ToString() const;
+  // "key=hex(20)/1 doc_id=32 value=fixed(20)", as files say it; ParseSchema is its inverse. The
+  // number behind the slash is the version of the key kind.
+  std::string Descriptor() const;
+  // "hex", or "hex(20)" for keys of 20 bytes only.
+  std::string KeyKindText() const;
+  // The inverse; InvalidArgument for what is no key kind, or a length that it can't have.
+  absl::Status SetKeyKind(std::string_view text);
   // Identifies the schema in every segment.
   uint64_t Id() const;
   absl::Status Validate() const;
 
   // Bytes beside the key in a record: a fixed value, or the locator of one.
   size_t InlineValueBytes() const { return value_kind == ValueKind::kBytes ? 8 : value_width; }
-  // The largest doc id; the one above it is kept as zero bytes, which mean damage.
-  uint64_t DocIdMax() const { return doc_id_bytes == 4 ? UINT32_MAX - 1 : UINT64_MAX - 1; }
+  // The largest doc id: the two above it stand for a hole and a tombstone.
+  uint64_t DocIdMax() const { return doc_id_bytes == 4 ? UINT32_MAX - 2 : UINT64_MAX - 2; }
 
   bool operator==(const TableSchema&) const = default;
 };
+// InvalidArgument for what is no descriptor, or one of things that this program does not know.
+absl::StatusOr<TableSchema> ParseSchema(std::string_view descriptor);
+inline constexpr size_t kSchemaDescriptorBytesMax = 1024;
 
 // Who a segment belongs to.
 struct TableIdentity {
@@ -64,13 +82,14 @@ std::string TableIdText(const std::array<uint8_t, 16>& table_id);  // 32 hexadec
 enum class SectionKind : uint8_t {
   kDirectory = 0,
   kFilter,
-  kControl,
-  kSlotWords,  // term order only
-  kRecords,
-  kValues,  // tables with values of bytes only
+  kPilots,
+  kLines,
+  kRecords,  // layout kPointer only
+  kValues,   // tables with values of bytes only
+  kHashes,   // the hash list, if the segment has one
   kChecksums,
 };
-inline constexpr size_t kSectionCount = 7;
+inline constexpr size_t kSectionCount = 8;
 std::string_view SectionName(SectionKind kind);
 
 struct Section {
@@ -84,18 +103,26 @@ struct SegmentHeader {
   TableIdentity identity;
   TableSchema schema;
   uint64_t segment_id = 0;  // random; ties the manifest's entry to this very file
-  Layout layout = Layout::kInline;
+  // Bits of things that a reader must know of, or may overlook. Unknown ones of the former are
+  // refused; this version defines none.
+  uint64_t mandatory_features = 0;
+  uint64_t optional_features = 0;
+  uint64_t row_count = 0;        // tombstones included
+  uint64_t tombstone_count = 0;  // rows that say "deleted"
+  Layout layout = Layout::kLine;
   FilterKind filter_kind = FilterKind::kNone;
   uint8_t filter_bits_per_key = 0;
   uint8_t filter_hashes = 0;
   uint8_t shard_bits = 0;
   uint16_t shard = 0;
   uint8_t partition_bits = 0;
+  uint8_t hash_bits = 0;         // of each hash in the hash list; 0 without one
+  uint8_t hash_delta_bytes = 0;  // of a difference in it
+  uint16_t line_bytes = 0;
   uint16_t key_bytes_min = 0;  // 0 and 0 when there are no rows
   uint16_t key_bytes_max = 0;
-  uint32_t displacement_max = 0;  // the farthest that a row lies from its home slot
-  uint64_t row_count = 0;
-  uint64_t slot_count = 0;
+  uint64_t key_prefix_min = 0;  // KeyPrefix of the smallest and the largest key
+  uint64_t key_prefix_max = 0;
   std::array<Section, kSectionCount> sections;
   uint64_t checksums_checksum = 0;  // of the checksums section
 
@@ -105,6 +132,18 @@ struct SegmentHeader {
   uint64_t file_bytes() const { return section(SectionKind::kChecksums).end(); }
   bool operator==(const SegmentHeader&) const = default;
 };
+
+// The first eight bytes of a key as a number that orders as the keys do; shorter keys are filled up
+// with zero bytes.
+inline uint64_t KeyPrefix(std::string_view key) {
+  uint64_t prefix = 0;
+  if (key.size() >= sizeof(prefix)) {
+    std::memcpy(&prefix, key.data(), sizeof(prefix));
+  } else {
+    std::memcpy(&prefix, key.data(), key.size());
+  }
+  return __builtin_bswap64(prefix);
+}
 
 // kHeaderBytes of them.
 std::string EncodeHeader(const SegmentHeader& header);
@@ -118,13 +157,13 @@ uint64_t HeaderChecksum(std::string_view header_bytes);
 
 // Where a partition lies in the sections. Offsets and indices are from the section's start.
 struct PartitionEntry {
-  uint64_t first_slot = 0;  // its first control byte; a partition has slots + kGroupSlots of them
+  uint64_t lines_offset = 0;  // a multiple of kPageBytes
+  uint64_t first_pilot = 0;   // a byte each
   uint64_t filter_first_word = 0;
   uint64_t records_offset = 0;  // a multiple of kPageBytes
   uint64_t record_bytes = 0;
-  uint64_t first_slot_word = 0;  // term order only
-  uint32_t home_slots = 0;       // that hashes map to, at least 1
-  uint32_t slots = 0;            // those, and what overflowed beyond them
+  uint32_t lines = 0;   // at least 1
+  uint32_t groups = 0;  // at least 1
   uint32_t filter_words = 0;
   uint32_t row_count = 0;
   bool operator==(const PartitionEntry&) const = default;

@@ -9,8 +9,8 @@
 #include "core/base/error.h"
 #include "core/base/status_macros.h"
 #include "core/key/key_hash.h"
-#include "core/segment/group.h"
-#include "core/segment/term_order_layout.h"
+#include "core/segment/hash_list.h"
+#include "core/segment/record_pointer.h"
 #include "core/segment/value_locator.h"
 
 namespace latchkey {
@@ -35,10 +35,11 @@ absl::Status CheckChecksumsSection(const SegmentHeader& header, std::string_view
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<const Segment>> Segment::Open(FileSystem& file_system,
-                                                             const std::string& path) {
+                                                             const std::string& path,
+                                                             MemoryMode mode) {
   std::unique_ptr<Segment> segment(new Segment);
   segment->path_ = path;
-  LATCHKEY_ASSIGN_OR_RETURN(segment->file_, file_system.Map(path));
+  LATCHKEY_ASSIGN_OR_RETURN(segment->file_, MapFile(file_system, path, mode));
   const MappedFile& file = *segment->file_;
   const auto validate = [&]() -> absl::Status {
     const auto bytes = AsText(file.data(), file.size_bytes());
@@ -60,43 +61,75 @@ absl::StatusOr<std::unique_ptr<const Segment>> Segment::Open(FileSystem& file_sy
                       header.section(SectionKind::kDirectory).offset);
     }
     LATCHKEY_ASSIGN_OR_RETURN(const auto entries, DecodeDirectory(header, directory));
-    segment->inline_shape_ = InlineShape(header.schema, header.key_bytes_max);
-    segment->partitions_.reserve(entries.size());
-    for (const PartitionEntry& entry : entries) {
-      Partition partition;
-      partition.control = segment->section_data(SectionKind::kControl) + entry.first_slot;
-      if (header.filter_kind != FilterKind::kNone) {
-        partition.filter =
-            segment->section_data(SectionKind::kFilter) + entry.filter_first_word * 8;
-      }
-      partition.records = segment->section_data(SectionKind::kRecords) + entry.records_offset;
-      if (header.layout == Layout::kTermOrder) {
-        partition.slot_words =
-            segment->section_data(SectionKind::kSlotWords) + entry.first_slot_word * 8;
-      }
-      partition.record_bytes = entry.record_bytes;
-      partition.home_slots = entry.home_slots;
-      partition.slots = entry.slots;
-      partition.filter_words = entry.filter_words;
-      segment->partitions_.push_back(partition);
-    }
+    segment->shape_ = header.layout == Layout::kLine
+                          ? LineShape::OfRows(header.schema, header.key_bytes_max)
+                          : LineShape::OfPointers(header.schema);
+    segment->OpenPartitions(entries);
     return absl::OkStatus();
   };
   LATCHKEY_RETURN_IF_ERROR(Prefixed(validate(), path));
   return segment;
 }
 
-bool Segment::Belongs(const Partition& partition, uint32_t slot,
-                      std::string_view stored_key) const {
-  const Hash128 hash = HashBytes(stored_key.data(), stored_key.size(), header_.identity.seed);
-  const uint32_t home = HomeSlot(partition, hash);
-  if (ControlOf(hash.low) != partition.control[slot] || &PartitionFor(hash) != &partition ||
-      home > slot || slot - home > header_.displacement_max) {
-    return false;
+void Segment::OpenPartitions(const std::vector<PartitionEntry>& entries) {
+  partitions_.reserve(entries.size());
+  for (const PartitionEntry& entry : entries) {
+    Partition partition;
+    partition.segment = this;
+    partition.pilots = section_data(SectionKind::kPilots) + entry.first_pilot;
+    partition.lines = section_data(SectionKind::kLines) + entry.lines_offset;
+    if (header_.filter_kind == FilterKind::kRegisterBlocked) {
+      partition.filter = section_data(SectionKind::kFilter) + entry.filter_first_word * 8;
+    }
+    partition.records = section_data(SectionKind::kRecords) + entry.records_offset;
+    partition.record_bytes = entry.record_bytes;
+    partition.group_count = entry.groups;
+    partition.line_count = entry.lines;
+    partition.filter_words = entry.filter_words;
+    partition.line_shift = static_cast<uint8_t>(shape_.line_shift());
+    partition.hash_shift = static_cast<uint8_t>(header_.shard_bits + header_.partition_bits);
+    partitions_.push_back(partition);
   }
-  if (header_.layout != Layout::kTermOrder) return true;
-  const auto word = Load<uint64_t>(partition.slot_words + uint64_t{slot} * 8);
-  return MarkOf(word) == SlotWordMark(slot - home, TagOf(hash.low));
+}
+
+bool Segment::LeadsTo(const Partition& partition, uint64_t hash, const uint8_t* line) const {
+  const uint8_t pilot = *partition.PilotAddress(hash);
+  return &PartitionFor(hash) == &partition && pilot != 0 &&
+         partition.LineAddress(hash, pilot) == line;
+}
+
+uint32_t Segment::PointersInLine(const uint8_t* line, uint64_t hash, Held* held) const {
+  const uint8_t mark = shape_.Mark(line);
+  if (!shape_.IsMark(mark)) [[unlikely]] {
+    *held = Held::kDamaged;
+    return 0;
+  }
+  uint32_t same = 0;
+  for (uint32_t i = 0; i < shape_.entries(); ++i) {
+    same |= static_cast<uint32_t>(TagOfPointer(Load<uint64_t>(shape_.Entry(line, i))) ==
+                                  TagOf(hash))
+            << i;
+  }
+  *held = Held::kNothing;
+  return same & EntriesMask(mark);
+}
+
+Held Segment::FindInRecords(const Partition& partition, const uint8_t* line, uint32_t pointers,
+                            std::string_view key, uint64_t hash, RowRef* row) const {
+  for (; pointers != 0; pointers &= pointers - 1) {
+    const auto pointer = Load<uint64_t>(shape_.Entry(line, std::countr_zero(pointers)));
+    PointedRecord record;
+    if (!ReadPointedRecord(header_.schema, partition.records, partition.record_bytes,
+                           OffsetOfPointer(pointer), &record)) [[unlikely]] {
+      return Held::kDamaged;
+    }
+    if (record.key == key) return RowAt(record.doc_id, record.value, row);
+    // Another key with this tag must prove that it belongs here: else it may be the wanted one,
+    // damaged.
+    const uint64_t other = HashBytes(record.key.data(), record.key.size(), header_.identity.seed);
+    if (TagOf(other) != TagOf(hash) || !LeadsTo(partition, other, line)) return Held::kDamaged;
+  }
+  return Held::kNothing;
 }
 
 const uint8_t* Segment::ValueAddress(uint64_t locator) const {
@@ -105,7 +138,7 @@ const uint8_t* Segment::ValueAddress(uint64_t locator) const {
   return section_data(SectionKind::kValues) + offset;
 }
 
-bool Segment::ReadValue(const RowRef& row, const Hash128& hash, std::string_view* value) const {
+bool Segment::ReadValue(const RowRef& row, uint64_t hash, std::string_view* value) const {
   switch (header_.schema.value_kind) {
     case ValueKind::kNone:
       *value = {};
@@ -131,47 +164,78 @@ bool Segment::ReadValue(const RowRef& row, const Hash128& hash, std::string_view
   return ValueCheck(*value, hash) == LocatorCheck(locator);
 }
 
+absl::StatusOr<std::string_view> Segment::ReadHashList() const {
+  if (header_.hash_bits == 0) {
+    return FailedPrecondition("{}: it was built without a hash list", path_);
+  }
+  const std::string_view bytes = section_bytes(SectionKind::kHashes);
+  uint64_t block = 0;
+  for (size_t i = 0; i < static_cast<size_t>(SectionKind::kHashes); ++i) {
+    block += ChecksumBlocks(header_.sections[i].size_bytes);
+  }
+  const char* checksum = section_bytes(SectionKind::kChecksums).data() + block * 8;
+  for (size_t at = 0; at < bytes.size(); at += kChecksumBlockBytes, checksum += 8) {
+    const auto data = bytes.substr(at, kChecksumBlockBytes);
+    if (Checksum(data.data(), data.size()) != Load<uint64_t>(checksum)) {
+      return DataLoss("{}: section 'hashes' is damaged at offset {}", path_,
+                      header_.section(SectionKind::kHashes).offset + at);
+    }
+  }
+  return bytes;
+}
+
+absl::StatusOr<StoredRow> Segment::ReadRow(const Partition& partition, const uint8_t* entry) const {
+  const uint8_t* doc_id = entry;
+  RowRef row;
+  StoredRow stored;
+  if (header_.layout == Layout::kLine) {
+    stored.key = shape_.KeyAt(entry);
+    row.value = entry + shape_.value_offset();
+  } else {
+    PointedRecord record;
+    if (!ReadPointedRecord(header_.schema, partition.records, partition.record_bytes,
+                           OffsetOfPointer(Load<uint64_t>(entry)), &record)) {
+      return DataLoss("pointer");
+    }
+    doc_id = record.doc_id;
+    stored.key = record.key;
+    row.value = record.value;
+  }
+  stored.hash = HashBytes(stored.key.data(), stored.key.size(), header_.identity.seed);
+  const uint8_t* const line =
+      entry - static_cast<uint64_t>(entry - partition.lines) % shape_.line_bytes();
+  const uint64_t field = LoadDocIdField(doc_id, header_.schema.doc_id_bytes);
+  if (field == kDocIdHole || stored.key.empty() || !LeadsTo(partition, stored.hash, line) ||
+      (header_.layout == Layout::kPointer &&
+       TagOfPointer(Load<uint64_t>(entry)) != TagOf(stored.hash))) {
+    return DataLoss("record");
+  }
+  stored.tombstone = field == kDocIdTombstone;
+  if (stored.tombstone) return stored;
+  stored.doc_id = DocIdOfField(field, header_.schema.doc_id_bytes);
+  if (!ReadValue(row, stored.hash, &stored.value)) return DataLoss("value");
+  return stored;
+}
+
 absl::Status Segment::ForEachRow(const std::function<absl::Status(const StoredRow&)>& visit) const {
   uint64_t rows = 0;
   for (const Partition& partition : partitions_) {
-    for (uint32_t slot = 0; slot < partition.slots; ++slot) {
-      if (partition.control[slot] == kControlEmpty) continue;
+    for (uint32_t i = 0; i < partition.line_count; ++i) {
+      const uint8_t* const line = partition.lines + (uint64_t{i} << partition.line_shift);
       const auto damaged = [&](std::string_view what) {
-        return DataLoss("{}: the {} of slot {} of partition {} is damaged", path_, what, slot,
+        return DataLoss("{}: the {} in line {} of partition {} is damaged", path_, what, i,
                         &partition - partitions_.data());
       };
-      if (partition.control[slot] < 0x80) return damaged("control byte");
-      const uint8_t* doc_id;
-      RowRef row;
-      StoredRow stored;
-      if (header_.layout == Layout::kInline) {
-        doc_id = partition.records + inline_shape_.RecordOffset(slot);
-        stored.key = inline_shape_.KeyAt(doc_id);
-        row.value = doc_id + inline_shape_.value_offset();
-      } else {
-        const auto word = Load<uint64_t>(partition.slot_words + uint64_t{slot} * 8);
-        TermRecord record;
-        if (!ReadTermRecord(header_.schema, partition.records, partition.record_bytes,
-                            PointerOf(word), &record)) {
-          return damaged("slot word");
-        }
-        doc_id = record.doc_id;
-        stored.key = record.key;
-        row.value = record.value;
+      if (!shape_.IsMark(shape_.Mark(line))) return damaged("mark");
+      for (int entry = 0; entry < shape_.Mark(line) - kMarkBit; ++entry) {
+        const auto row = ReadRow(partition, shape_.Entry(line, entry));
+        if (!row.ok()) return damaged(Message(row.status()));
+        LATCHKEY_RETURN_IF_ERROR(visit(*row));
+        ++rows;
       }
-      if (IsDocIdHole(doc_id, header_.schema.doc_id_bytes) || stored.key.empty() ||
-          !Belongs(partition, slot, stored.key)) {
-        return damaged("record");
-      }
-      stored.doc_id = LoadDocId(doc_id, header_.schema.doc_id_bytes);
-      const Hash128 hash = HashBytes(stored.key.data(), stored.key.size(), header_.identity.seed);
-      if (!ReadValue(row, hash, &stored.value)) return damaged("value");
-      LATCHKEY_RETURN_IF_ERROR(visit(stored));
-      ++rows;
     }
   }
   if (rows == header_.row_count) return absl::OkStatus();
-  // Control bytes are damaged so that they read as those of empty slots.
   return DataLoss("{}: expected {} rows, found {}", path_, header_.row_count, rows);
 }
 

@@ -1,8 +1,8 @@
 // One segment file, opened: mapped, validated, and seen as partitions ready to probe.
 #pragma once
 
+#include <bit>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
@@ -12,41 +12,62 @@
 #include "absl/status/statusor.h"
 #include "core/base/hash.h"
 #include "core/io/file_system.h"
+#include "core/io/memory_mode.h"
 #include "core/key/key_hash.h"
 #include "core/segment/format.h"
-#include "core/segment/inline_layout.h"
-#include "core/segment/term_order_layout.h"
+#include "core/segment/line_shape.h"
 
 namespace latchkey {
 
+class Segment;
+
 // What a probe needs of a partition, in one cache line. Points into the segment's mapping.
 struct alignas(64) Partition {
-  const uint8_t* control = nullptr;     // slots + kGroupSlots bytes
-  const uint8_t* filter = nullptr;      // filter_words words; null without a filter
-  const uint8_t* records = nullptr;     // record_bytes
-  const uint8_t* slot_words = nullptr;  // slots words; null but in term order
+  const Segment* segment = nullptr;
+  const uint8_t* pilots = nullptr;   // groups of them
+  const uint8_t* lines = nullptr;    // lines of 2^line_shift bytes
+  const uint8_t* filter = nullptr;   // filter_words words; null without a filter
+  const uint8_t* records = nullptr;  // layout kPointer: record_bytes of them
   uint64_t record_bytes = 0;
-  uint32_t home_slots = 1;
-  uint32_t slots = 1;
+  uint32_t group_count = 1;
+  uint32_t line_count = 1;
   uint32_t filter_words = 0;
+  uint8_t line_shift = 6;
+  uint8_t hash_shift = 0;  // shard and partition bits: those that all its keys have in common
+
+  // Where the lookup of a key begins …
+  const uint8_t* PilotAddress(uint64_t hash) const {
+    return pilots + GroupOf(hash, hash_shift, group_count);
+  }
+  // … and where that pilot, which is not zero, leads.
+  const uint8_t* LineAddress(uint64_t hash, uint8_t pilot) const {
+    return lines + (uint64_t{LineOf(hash, pilot, line_count)} << line_shift);
+  }
+  const uint8_t* FilterAddress(uint64_t hash) const {
+    return filter + 8 * FilterWordOf(FilterHashOf(hash), filter_words);
+  }
 };
 static_assert(sizeof(Partition) == 64);
 
 // Where the row of a key was found. Points into the segment's mapping.
 struct RowRef {
   uint64_t doc_id = 0;
-  const uint8_t* value = nullptr;  // a fixed value or a locator; null without values
+  const uint8_t* value = nullptr;  // a fixed value or a locator; unset without values
 };
 
-enum class Candidate : uint8_t {
-  kMatch,    // the wanted key: *row is set
-  kOther,    // another key, which proved that it belongs here
-  kDamaged,  // what stands there was never written
+// What a segment holds for a key.
+enum class Held : uint8_t {
+  kNothing,
+  kRow,        // the RowRef is set
+  kTombstone,  // the key is deleted here: older segments do not count
+  kDamaged,
 };
 
 // A row as read back in bulk. Views into the segment's mapping.
 struct StoredRow {
   std::string_view key;
+  uint64_t hash = 0;
+  bool tombstone = false;  // then without doc id and value
   uint64_t doc_id = 0;
   std::string_view value;
 };
@@ -55,38 +76,68 @@ struct StoredRow {
 class Segment {
  public:
   // Maps and validates the header, the directory, and the bounds of everything. Does not read the
-  // other sections. Errors name the file; DataLoss for damage, FailedPrecondition for another
-  // format version.
-  static absl::StatusOr<std::unique_ptr<const Segment>> Open(FileSystem& file_system,
-                                                             const std::string& path);
+  // other sections, but where `mode` takes all of the file into memory. Errors name the file;
+  // DataLoss for damage, FailedPrecondition for another format version, ResourceExhausted when
+  // `mode` asks for more memory than there is.
+  static absl::StatusOr<std::unique_ptr<const Segment>> Open(
+      FileSystem& file_system, const std::string& path, MemoryMode mode = MemoryMode::kMmap);
 
   const std::string& path() const { return path_; }
+  const MappedFile& file() const { return *file_; }
   const SegmentHeader& header() const { return header_; }
   uint64_t header_checksum() const { return header_checksum_; }
   const std::vector<Partition>& partitions() const { return partitions_; }
-  const InlineShape& inline_shape() const { return inline_shape_; }
+  const LineShape& shape() const { return shape_; }
+  // The same, if lines hold whole rows; else null.
+  const LineShape* row_shape() const {
+    return header_.layout == Layout::kLine ? &shape_ : nullptr;
+  }
 
-  // Keys of other lengths are not in it.
+  // False: no key of that length, or with that KeyPrefix, is in it.
   bool MayHoldLength(size_t key_bytes) const {
     return key_bytes >= header_.key_bytes_min && key_bytes <= header_.key_bytes_max;
   }
-  const Partition& PartitionFor(const Hash128& hash) const;
-  uint32_t HomeSlot(const Partition& partition, const Hash128& hash) const;
+  bool MayHoldPrefix(uint64_t key_prefix) const {
+    return key_prefix >= header_.key_prefix_min && key_prefix <= header_.key_prefix_max;
+  }
+  // Whether prefixes tell much: they take up less than half of their range.
+  bool keys_are_close() const {
+    return header_.key_prefix_max - header_.key_prefix_min < UINT64_MAX / 2;
+  }
+  bool has_filter() const { return partitions_[0].filter != nullptr; }
+  const Partition& PartitionFor(uint64_t hash) const {
+    return partitions_[PartitionOf(hash, header_.shard_bits, header_.partition_bits)];
+  }
 
-  // Compares the row in a full slot of the partition whose control byte is the wanted one. For
-  // Layout kInline and kTermOrder respectively; what they read is bounded whatever the file holds.
-  Candidate CompareInline(const Partition& partition, uint32_t slot, std::string_view key,
-                          RowRef* row) const;
-  // `mark`: SlotWordMark of the wanted key in that slot.
-  Candidate CompareTermOrder(const Partition& partition, uint32_t slot, uint32_t mark,
-                             std::string_view key, RowRef* row) const;
+  // Looks for a key in its line, as Partition::LineAddress has it; layout kLine.
+  Held FindInLine(const uint8_t* line, std::string_view key, RowRef* row) const {
+    const uint8_t mark = shape_.Mark(line);
+    if (!shape_.IsMark(mark)) [[unlikely]] return Held::kDamaged;
+    if (key.size() != shape_.key_bytes()) return Held::kNothing;
+    const uint32_t same = MatchKeys(shape_, line, key.data()) & EntriesMask(mark);
+    if (same == 0) return Held::kNothing;
+    const uint8_t* const entry = shape_.Entry(line, std::countr_zero(same));
+    return RowAt(entry, entry + shape_.value_offset(), row);
+  }
+
+  // Layout kPointer: bits of the entries that may point to the key's record; *held says kDamaged
+  // when the line can't be read.
+  uint32_t PointersInLine(const uint8_t* line, uint64_t hash, Held* held) const;
+  // Layout kPointer: looks for the key in the records that those entries point to. Reads within
+  // the partition's bounds, whatever the file holds.
+  Held FindInRecords(const Partition& partition, const uint8_t* line, uint32_t pointers,
+                     std::string_view key, uint64_t hash, RowRef* row) const;
 
   // The first byte of the value that a locator points to; null for a locator that was never
   // written.
   const uint8_t* ValueAddress(uint64_t locator) const;
   // The value of `row`, found under `hash`; false when it is damaged. Cost: for values of bytes,
   // one pass over them, since a check of 16 bits ties them to their key.
-  bool ReadValue(const RowRef& row, const Hash128& hash, std::string_view* value) const;
+  bool ReadValue(const RowRef& row, uint64_t hash, std::string_view* value) const;
+
+  // The hash list, checked against its checksums by reading all of it. FailedPrecondition when the
+  // segment has none.
+  absl::StatusOr<std::string_view> ReadHashList() const;
 
   // Calls `visit` for every row, in the table's order, until it returns an error. DataLoss at the
   // first row that can't be read, and in the end if there were not as many as there should be.
@@ -94,10 +145,23 @@ class Segment {
 
  private:
   Segment() = default;
-  // False when the key stored in `slot` would not have been put there.
-  bool Belongs(const Partition& partition, uint32_t slot, std::string_view stored_key) const;
+  void OpenPartitions(const std::vector<PartitionEntry>& entries);
+  absl::StatusOr<StoredRow> ReadRow(const Partition& partition, const uint8_t* entry) const;
+  // Whether a lookup of the key would come to `line`.
+  bool LeadsTo(const Partition& partition, uint64_t hash, const uint8_t* line) const;
+  Held RowAt(const uint8_t* doc_id, const uint8_t* value, RowRef* row) const {
+    const unsigned doc_id_bytes = shape_.doc_id_bytes();
+    const uint64_t field = LoadDocIdField(doc_id, doc_id_bytes);
+    row->doc_id = DocIdOfField(field, doc_id_bytes);
+    row->value = value;
+    if (field > kDocIdTombstone) [[likely]] return Held::kRow;
+    return field == kDocIdTombstone ? Held::kTombstone : Held::kDamaged;
+  }
   const uint8_t* section_data(SectionKind kind) const {
     return file_->data() + header_.section(kind).offset;
+  }
+  std::string_view section_bytes(SectionKind kind) const {
+    return {reinterpret_cast<const char*>(section_data(kind)), header_.section(kind).size_bytes};
   }
 
   std::string path_;
@@ -105,7 +169,7 @@ class Segment {
   SegmentHeader header_;
   uint64_t header_checksum_ = 0;
   std::vector<Partition> partitions_;
-  InlineShape inline_shape_;
+  LineShape shape_;
 };
 
 // A block whose bytes are not those that were written.
@@ -119,72 +183,5 @@ struct DamagedBlock {
 // *damaged. Errors: what Segment::Open says of the header, and what reading gives.
 absl::Status VerifySegmentFile(FileSystem& file_system, const std::string& path,
                                std::vector<DamagedBlock>* damaged);
-
-// What follows runs once or twice a key.
-
-inline const Partition& Segment::PartitionFor(const Hash128& hash) const {
-  return partitions_[PartitionOf(hash.low, header_.shard_bits, header_.partition_bits)];
-}
-
-inline uint32_t Segment::HomeSlot(const Partition& partition, const Hash128& hash) const {
-  return static_cast<uint32_t>(
-      HomeSlotOf(hash.low, header_.shard_bits + header_.partition_bits, partition.home_slots));
-}
-
-// Keys of one length: the branches on it are always the same.
-inline bool SameBytes(const char* a, const char* b, size_t size_bytes) {
-  if (size_bytes >= 8) {
-    uint64_t differing = Load<uint64_t>(a + size_bytes - 8) ^ Load<uint64_t>(b + size_bytes - 8);
-    for (size_t at = 0; at + 8 < size_bytes; at += 8) {
-      differing |= Load<uint64_t>(a + at) ^ Load<uint64_t>(b + at);
-    }
-    return differing == 0;
-  }
-  if (size_bytes >= 4) {
-    return ((Load<uint32_t>(a) ^ Load<uint32_t>(b)) |
-            (Load<uint32_t>(a + size_bytes - 4) ^ Load<uint32_t>(b + size_bytes - 4))) == 0;
-  }
-  return std::memcmp(a, b, size_bytes) == 0;
-}
-
-inline Candidate Segment::CompareInline(const Partition& partition, uint32_t slot,
-                                        std::string_view key, RowRef* row) const {
-  const uint8_t* const record = partition.records + inline_shape_.RecordOffset(slot);
-  const std::string_view stored = inline_shape_.KeyAt(record);
-  const bool same = SameBytes(stored.data(), key.data(), stored.size());
-  if (IsDocIdHole(record, inline_shape_.doc_id_bytes())) [[unlikely]]
-    return Candidate::kDamaged;
-  if (!same) [[unlikely]] {
-    return Belongs(partition, slot, stored) ? Candidate::kOther : Candidate::kDamaged;
-  }
-  row->doc_id = LoadDocId(record, inline_shape_.doc_id_bytes());
-  row->value = header_.schema.value_kind == ValueKind::kNone
-                   ? nullptr
-                   : record + inline_shape_.value_offset();
-  return Candidate::kMatch;
-}
-
-inline Candidate Segment::CompareTermOrder(const Partition& partition, uint32_t slot, uint32_t mark,
-                                           std::string_view key, RowRef* row) const {
-  const auto word = Load<uint64_t>(partition.slot_words + uint64_t{slot} * 8);
-  const uint64_t offset = PointerOf(word);
-  if (offset == UINT64_MAX) [[unlikely]]
-    return Candidate::kDamaged;
-  if (MarkOf(word) != mark) return Candidate::kOther;
-  TermRecord record;
-  if (!ReadTermRecord(header_.schema, partition.records, partition.record_bytes, offset, &record))
-      [[unlikely]] {
-    return Candidate::kDamaged;
-  }
-  if (IsDocIdHole(record.doc_id, header_.schema.doc_id_bytes)) [[unlikely]] {
-    return Candidate::kDamaged;
-  }
-  if (record.key != key) [[unlikely]] {
-    return Belongs(partition, slot, record.key) ? Candidate::kOther : Candidate::kDamaged;
-  }
-  row->doc_id = LoadDocId(record.doc_id, header_.schema.doc_id_bytes);
-  row->value = header_.schema.value_kind == ValueKind::kNone ? nullptr : record.value;
-  return Candidate::kMatch;
-}
 
 }  // namespace latchkey

@@ -10,26 +10,17 @@
 #include "core/base/status_macros.h"
 #include "core/key/key_hash.h"
 #include "core/segment/bloom_filter.h"
-#include "core/segment/group.h"
-#include "core/segment/inline_layout.h"
-#include "core/segment/term_order_layout.h"
+#include "core/segment/record_pointer.h"
 #include "core/segment/value_locator.h"
 
 namespace latchkey {
 namespace {
 
-// Slots that rows may overflow into behind a partition's home slots. At a load of 3/4 the chance
-// that the last chain is longer falls by 0.57 nepers a slot: far below 1e-60 with any seeded hash.
-uint64_t OverflowBound(uint64_t rows) { return std::min(rows, 256 + rows / 64); }
-uint64_t SlotsBound(uint64_t rows) { return HomeSlotsFor(rows) + OverflowBound(rows); }
-
-// Bytes that term-order records may take, whatever their order: each page loses less than the
-// longest record.
-uint64_t TermRecordsBound(const TableSchema& schema, const SegmentPlan::Bound& bound,
-                          size_t key_bytes_max) {
-  const size_t longest = TermRecordBytes(schema, key_bytes_max);
-  const uint64_t bytes =
-      bound.key_bytes + bound.rows * (TermRecordBytes(schema, key_bytes_max) - key_bytes_max);
+// Bytes that records may take, whatever their order: each page loses less than the longest record.
+uint64_t RecordsBound(const TableSchema& schema, const SegmentPlan::Bound& bound,
+                      size_t key_bytes_max) {
+  const size_t longest = PointedRecordBytes(schema, key_bytes_max);
+  const uint64_t bytes = bound.key_bytes + bound.rows * (longest - key_bytes_max);
   const uint64_t worst = 2 * bytes + kPageBytes;
   if (longest >= kPageBytes / 2) return worst;
   return std::min(worst, CeilDiv(bytes, kPageBytes - longest) * kPageBytes);
@@ -73,7 +64,7 @@ class SegmentWriter::SectionWriter {
   const std::string& checksums() const { return checksums_; }
 
  private:
-  static constexpr size_t kBufferBytes = 4 * kChecksumBlockBytes;
+  static constexpr size_t kBufferBytes = 32 * kChecksumBlockBytes;
 
   WritableFile& file_;
   Section section_;
@@ -81,7 +72,11 @@ class SegmentWriter::SectionWriter {
   std::string checksums_;
 };
 
-SegmentWriter::SegmentWriter(const SegmentPlan& plan) : plan_(plan) {
+SegmentWriter::SegmentWriter(const SegmentPlan& plan)
+    : plan_(plan),
+      shape_(plan.layout == Layout::kLine ? LineShape::OfRows(plan.schema, plan.key_bytes_max)
+                                          : LineShape::OfPointers(plan.schema)),
+      hash_list_(plan.hash_list, plan.shard_bits) {
   header_.identity = plan.identity;
   header_.schema = plan.schema;
   header_.segment_id = plan.segment_id;
@@ -91,6 +86,11 @@ SegmentWriter::SegmentWriter(const SegmentPlan& plan) : plan_(plan) {
     header_.filter_bits_per_key = plan.filter_bits_per_key;
     header_.filter_hashes = static_cast<uint8_t>(FilterHashesFor(plan.filter_bits_per_key));
   }
+  header_.hash_bits = plan.hash_list.hash_bits;
+  header_.hash_delta_bytes = plan.hash_list.delta_bytes;
+  header_.line_bytes = static_cast<uint16_t>(shape_.line_bytes());
+  header_.shard_bits = plan.shard_bits;
+  header_.shard = plan.shard;
   header_.partition_bits = plan.partition_bits;
   header_.key_bytes_min = plan.key_bytes_min;
   header_.key_bytes_max = plan.key_bytes_max;
@@ -102,8 +102,7 @@ absl::StatusOr<std::unique_ptr<SegmentWriter>> SegmentWriter::Create(FileSystem&
                                                                      const std::string& path,
                                                                      const SegmentPlan& plan) {
   LATCHKEY_CHECK(plan.partitions.size() == size_t{1} << plan.partition_bits);
-  LATCHKEY_CHECK(plan.layout != Layout::kInline || (plan.key_bytes_min == plan.key_bytes_max &&
-                                                    plan.key_bytes_max <= kInlineKeyBytesMax));
+  LATCHKEY_CHECK(plan.layout != Layout::kLine || plan.key_bytes_min == plan.key_bytes_max);
   std::unique_ptr<SegmentWriter> writer(new SegmentWriter(plan));
   LATCHKEY_ASSIGN_OR_RETURN(writer->file_, file_system.Create(path));
   writer->PlanSections();
@@ -116,19 +115,20 @@ void SegmentWriter::PlanSections() {
     return bounds[static_cast<size_t>(kind)];
   };
   bound(SectionKind::kDirectory) = plan_.partitions.size() * kPartitionEntryBytes;
-  const InlineShape shape(plan_.schema, plan_.key_bytes_max);
+  uint64_t rows = 0;
   for (const SegmentPlan::Bound& partition : plan_.partitions) {
-    const uint64_t slots = SlotsBound(partition.rows);
+    rows += partition.rows;
     bound(SectionKind::kFilter) += 8 * FilterWordsFor(partition.rows, plan_.filter_bits_per_key);
-    bound(SectionKind::kControl) += slots + kGroupSlots;
-    if (plan_.layout == Layout::kInline) {
+    bound(SectionKind::kPilots) += GroupsFor(partition.rows);
+    bound(SectionKind::kLines) += RoundUp(
+        LinesBound(partition.rows, shape_.entries()) << shape_.line_shift(), kPageBytes);
+    if (plan_.layout == Layout::kPointer) {
       bound(SectionKind::kRecords) +=
-          RoundUp(shape.RecordBytes(static_cast<uint32_t>(slots)), kPageBytes);
-    } else {
-      bound(SectionKind::kSlotWords) += 8 * slots;
-      bound(SectionKind::kRecords) +=
-          RoundUp(TermRecordsBound(plan_.schema, partition, plan_.key_bytes_max), kPageBytes);
+          RoundUp(RecordsBound(plan_.schema, partition, plan_.key_bytes_max), kPageBytes);
     }
+  }
+  if (plan_.hash_list.hash_bits != 0) {
+    bound(SectionKind::kHashes) = plan_.hash_list.BytesBound(rows);
   }
   bound(SectionKind::kValues) = plan_.value_bytes;
   uint64_t end = kHeaderBytes;
@@ -147,76 +147,78 @@ absl::Status SegmentWriter::AddPartition(std::span<const SegmentRow> rows) {
   LATCHKEY_CHECK(partitions_added_ < plan_.partitions.size());
   const uint64_t rows_bound = plan_.partitions[partitions_added_].rows;
   LATCHKEY_CHECK(rows.size() <= rows_bound);
-  if (HomeSlotsFor(rows.size()) > kPartitionSlotsMax) {
+  if (rows.size() > kPartitionRowsMax) {
     return InvalidArgument("partition {} has {} rows: too many for {} partitions",
                            partitions_added_, rows.size(), plan_.partitions.size());
   }
   PartitionEntry entry;
   entry.row_count = static_cast<uint32_t>(rows.size());
-  entry.home_slots = static_cast<uint32_t>(HomeSlotsFor(rows.size()));
-  entry.first_slot = section(SectionKind::kControl).section().size_bytes;
-  entry.filter_first_word = section(SectionKind::kFilter).section().size_bytes / 8;
-  entry.first_slot_word = section(SectionKind::kSlotWords).section().size_bytes / 8;
-  LATCHKEY_RETURN_IF_ERROR(PlaceRows(rows, SlotsBound(rows_bound), &entry));
+  LATCHKEY_RETURN_IF_ERROR(PlaceRows(rows, rows_bound, &entry));
   LATCHKEY_RETURN_IF_ERROR(WriteFilter(rows, &entry));
-  LATCHKEY_RETURN_IF_ERROR(section(SectionKind::kRecords).AlignToPage());
-  entry.records_offset = section(SectionKind::kRecords).section().size_bytes;
-  LATCHKEY_RETURN_IF_ERROR(plan_.layout == Layout::kInline ? WriteInline(rows, &entry)
-                                                           : WriteTermOrder(rows, &entry));
+  lines_.assign(uint64_t{entry.lines} << shape_.line_shift(), '\0');
+  LATCHKEY_RETURN_IF_ERROR(plan_.layout == Layout::kLine ? WriteLines(rows)
+                                                         : WriteRecords(rows, &entry));
+  for (uint64_t end = shape_.line_bytes(); end <= lines_.size(); end += shape_.line_bytes()) {
+    lines_[end - 1] = static_cast<char>(lines_[end - 1] | kMarkBit);
+  }
+  LATCHKEY_RETURN_IF_ERROR(section(SectionKind::kLines).Append(lines_));
+  LATCHKEY_RETURN_IF_ERROR(WriteHashes(rows));
   AppendPartitionEntry(entry, &directory_);
-  header_.row_count += entry.row_count;
-  header_.slot_count += entry.slots;
+  for (const SegmentRow& row : rows) {
+    const uint64_t prefix = KeyPrefix(row.key);
+    const bool first = header_.row_count++ == 0;
+    header_.key_prefix_min = first ? prefix : std::min(header_.key_prefix_min, prefix);
+    header_.key_prefix_max = std::max(header_.key_prefix_max, prefix);
+    header_.tombstone_count += row.tombstone;
+  }
   ++partitions_added_;
   return absl::OkStatus();
 }
 
-absl::Status SegmentWriter::PlaceRows(std::span<const SegmentRow> rows, uint64_t slots_bound,
+absl::Status SegmentWriter::PlaceRows(std::span<const SegmentRow> rows, uint64_t rows_bound,
                                       PartitionEntry* entry) {
-  // Rows come in the order of their home slots, so the first free slot from a row's home on is
-  // either its home or the one behind the row before it. A reader's linear probe finds it there.
-  row_slots_.resize(rows.size());
-  uint64_t next = 0;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const uint64_t home = HomeSlotOf(rows[i].hash.low, header_.shard_bits + header_.partition_bits,
-                                     entry->home_slots);
-    const uint64_t slot = std::max(home, next);
-    next = slot + 1;
-    header_.displacement_max =
-        std::max(header_.displacement_max, static_cast<uint32_t>(slot - home));
-    row_slots_[i] = static_cast<uint32_t>(slot);
+  hashes_.resize(rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) hashes_[i] = rows[i].hash;
+  if (!pilots_.Place(hashes_, header_.shard_bits + header_.partition_bits, shape_.entries()) ||
+      pilots_.lines() > LinesBound(rows_bound, shape_.entries())) {
+    return InvalidArgument("partition {}: the hashes of {} keys are too unlike random ones",
+                           partitions_added_, rows.size());
   }
-  const uint64_t slots = std::max<uint64_t>(entry->home_slots, next);
-  if (slots > slots_bound) {
-    return InvalidArgument("partition {}: keys hash too unevenly ({} rows overflow by {} slots)",
-                           partitions_added_, rows.size(), slots - entry->home_slots);
-  }
-  entry->slots = static_cast<uint32_t>(slots);
-  control_.assign(slots + kGroupSlots, static_cast<char>(kControlEmpty));
-  for (size_t i = 0; i < rows.size(); ++i) {
-    control_[row_slots_[i]] = static_cast<char>(ControlOf(rows[i].hash.low));
-  }
-  return section(SectionKind::kControl).Append(control_);
+  entry->lines = pilots_.lines();
+  entry->groups = static_cast<uint32_t>(pilots_.pilots().size());
+  entry->first_pilot = section(SectionKind::kPilots).section().size_bytes;
+  LATCHKEY_RETURN_IF_ERROR(section(SectionKind::kLines).AlignToPage());
+  entry->lines_offset = section(SectionKind::kLines).section().size_bytes;
+  return section(SectionKind::kPilots)
+      .Append({reinterpret_cast<const char*>(pilots_.pilots().data()), entry->groups});
 }
 
 absl::Status SegmentWriter::WriteFilter(std::span<const SegmentRow> rows, PartitionEntry* entry) {
   const uint64_t words = FilterWordsFor(rows.size(), plan_.filter_bits_per_key);
   if (words == 0) return absl::OkStatus();
+  entry->filter_first_word = section(SectionKind::kFilter).section().size_bytes / 8;
   entry->filter_words = static_cast<uint32_t>(words);
   filter_words_.assign(words, 0);
   for (const SegmentRow& row : rows) {
-    filter_words_[FilterWordOf(row.hash.high, words)] |=
-        FilterMask(row.hash.high, header_.filter_hashes);
+    const uint64_t hash = FilterHashOf(row.hash);
+    filter_words_[FilterWordOf(hash, words)] |= FilterMask(hash, header_.filter_hashes);
   }
   std::replace(filter_words_.begin(), filter_words_.end(), uint64_t{0}, kEmptyFilterWord);
   return section(SectionKind::kFilter)
       .Append({reinterpret_cast<const char*>(filter_words_.data()), words * 8});
 }
 
-absl::Status SegmentWriter::StoreValue(const SegmentRow& row, uint8_t* to) {
-  if (plan_.schema.value_kind == ValueKind::kFixed) {
-    LATCHKEY_CHECK(row.value.size() == plan_.schema.value_width);
+absl::StatusOr<uint8_t*> SegmentWriter::StoreRow(const SegmentRow& row, uint8_t* to) {
+  const TableSchema& schema = plan_.schema;
+  StoreDocIdField(to, row.tombstone ? kDocIdTombstone : FieldOfDocId(row.doc_id, schema.doc_id_bytes),
+                  schema.doc_id_bytes);
+  to += schema.doc_id_bytes;
+  uint8_t* const after = to + schema.InlineValueBytes();
+  if (row.tombstone) return after;
+  if (schema.value_kind == ValueKind::kFixed) {
+    LATCHKEY_CHECK(row.value.size() == schema.value_width);
     std::memcpy(to, row.value.data(), row.value.size());
-  } else if (plan_.schema.value_kind == ValueKind::kBytes) {
+  } else if (schema.value_kind == ValueKind::kBytes) {
     SectionWriter& values = section(SectionKind::kValues);
     Store(to, MakeLocator(values.section().size_bytes, ValueCheck(row.value, row.hash)));
     uint8_t length[kVarintBytesMax];
@@ -225,54 +227,57 @@ absl::Status SegmentWriter::StoreValue(const SegmentRow& row, uint8_t* to) {
     LATCHKEY_RETURN_IF_ERROR(values.Append({reinterpret_cast<const char*>(length), length_bytes}));
     LATCHKEY_RETURN_IF_ERROR(values.Append(row.value));
   }
+  return after;
+}
+
+uint8_t* SegmentWriter::EntryOf(size_t row) {
+  auto* const line = reinterpret_cast<uint8_t*>(lines_.data()) +
+                     (uint64_t{pilots_.row_lines()[row]} << shape_.line_shift());
+  // The line's last byte counts its entries on the way.
+  return line + line[shape_.line_bytes() - 1]++ * shape_.entry_bytes();
+}
+
+absl::Status SegmentWriter::WriteLines(std::span<const SegmentRow> rows) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    LATCHKEY_ASSIGN_OR_RETURN(uint8_t* const to, StoreRow(rows[i], EntryOf(i)));
+    std::memcpy(to, rows[i].key.data(), rows[i].key.size());
+  }
   return absl::OkStatus();
 }
 
-absl::Status SegmentWriter::WriteInline(std::span<const SegmentRow> rows, PartitionEntry* entry) {
-  const InlineShape shape(plan_.schema, plan_.key_bytes_max);
-  entry->record_bytes = shape.RecordBytes(entry->slots);
-  records_.assign(entry->record_bytes, '\0');
-  for (size_t i = 0; i < rows.size(); ++i) {
-    auto* const record =
-        reinterpret_cast<uint8_t*>(records_.data()) + shape.RecordOffset(row_slots_[i]);
-    StoreDocId(record, rows[i].doc_id, plan_.schema.doc_id_bytes);
-    LATCHKEY_RETURN_IF_ERROR(StoreValue(rows[i], record + shape.value_offset()));
-    std::memcpy(record + shape.key_offset(), rows[i].key.data(), shape.key_bytes());
-  }
-  return section(SectionKind::kRecords).Append(records_);
-}
-
-absl::Status SegmentWriter::WriteTermOrder(std::span<const SegmentRow> rows,
-                                           PartitionEntry* entry) {
-  key_order_.resize(rows.size());
-  std::iota(key_order_.begin(), key_order_.end(), 0u);
-  std::sort(key_order_.begin(), key_order_.end(),
-            [&](uint32_t a, uint32_t b) { return rows[a].key < rows[b].key; });
-  slot_words_.assign(uint64_t{entry->slots} * 8, '\0');
+absl::Status SegmentWriter::WriteRecords(std::span<const SegmentRow> rows, PartitionEntry* entry) {
+  LATCHKEY_RETURN_IF_ERROR(section(SectionKind::kRecords).AlignToPage());
+  entry->records_offset = section(SectionKind::kRecords).section().size_bytes;
+  line_order_.resize(rows.size());
+  std::iota(line_order_.begin(), line_order_.end(), 0u);
+  std::stable_sort(line_order_.begin(), line_order_.end(), [&](uint32_t a, uint32_t b) {
+    return pilots_.row_lines()[a] < pilots_.row_lines()[b];
+  });
   records_.clear();
-  for (const uint32_t i : key_order_) {
+  for (const uint32_t i : line_order_) {
     const SegmentRow& row = rows[i];
-    const size_t size_bytes = TermRecordBytes(plan_.schema, row.key.size());
-    const uint64_t offset = PlaceTermRecord(records_.size(), size_bytes);
+    const size_t size_bytes = PointedRecordBytes(plan_.schema, row.key.size());
+    const uint64_t offset = PlacePointedRecord(records_.size(), size_bytes);
     if (offset + size_bytes >= kPartitionRecordBytesMax) {
       return InvalidArgument("partition {}: records take more than {} bytes", partitions_added_,
                              kPartitionRecordBytesMax);
     }
     records_.resize(offset + size_bytes);
-    auto* to = reinterpret_cast<uint8_t*>(records_.data()) + offset;
-    StoreDocId(to, row.doc_id, plan_.schema.doc_id_bytes);
-    to += plan_.schema.doc_id_bytes;
-    LATCHKEY_RETURN_IF_ERROR(StoreValue(row, to));
-    to = StoreVarint(to + plan_.schema.InlineValueBytes(), row.key.size());
+    LATCHKEY_ASSIGN_OR_RETURN(uint8_t* to,
+                              StoreRow(row, reinterpret_cast<uint8_t*>(records_.data()) + offset));
+    to = StoreVarint(to, row.key.size());
     std::memcpy(to, row.key.data(), row.key.size());
-    const auto home = static_cast<uint32_t>(
-        HomeSlotOf(row.hash.low, header_.shard_bits + header_.partition_bits, entry->home_slots));
-    Store(slot_words_.data() + uint64_t{row_slots_[i]} * 8,
-          MakeSlotWord(offset, row_slots_[i] - home, TagOf(row.hash.low)));
+    Store(EntryOf(i), MakePointer(offset, TagOf(row.hash)));
   }
   entry->record_bytes = records_.size();
-  LATCHKEY_RETURN_IF_ERROR(section(SectionKind::kSlotWords).Append(slot_words_));
   return section(SectionKind::kRecords).Append(records_);
+}
+
+absl::Status SegmentWriter::WriteHashes(std::span<const SegmentRow> rows) {
+  if (header_.hash_bits == 0) return absl::OkStatus();
+  hash_bytes_.clear();
+  for (const SegmentRow& row : rows) hash_list_.Append(row.hash, &hash_bytes_);
+  return section(SectionKind::kHashes).Append(hash_bytes_);
 }
 
 absl::StatusOr<SegmentHeader> SegmentWriter::Finish() {

@@ -1,6 +1,7 @@
 // The tables that a server has open.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <map>
 #include <memory>
@@ -14,17 +15,30 @@
 namespace latchkey {
 
 // Thread-safe. A request acquires a table's snapshot once and holds it until it is answered.
+//
+// The catalog is kept once a slot, and each thread uses one slot: with its own lock, and its own
+// count of a snapshot's holders. So taking and dropping a snapshot write nothing that threads of
+// other slots touch; publishing visits them all instead.
 class Catalog {
  public:
   // Null if there is no such table.
   std::shared_ptr<const Snapshot> Acquire(std::string_view table) const;
-  // Makes `snapshot` the current one; the one before lives until its last holder lets go.
+  // Makes `snapshot` the current one; the one before lives until its last holder lets go. While it
+  // runs, other threads may get either.
   void Publish(const std::string& table, std::shared_ptr<const Snapshot> snapshot);
   std::vector<std::string> Names() const;  // sorted
 
  private:
-  mutable std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<const Snapshot>, std::less<>> tables_;
+  struct alignas(64) Slot {
+    std::mutex mutex;
+    std::map<std::string, std::shared_ptr<const Snapshot>, std::less<>> tables;
+  };
+  static constexpr size_t kSlotCount = 64;
+
+  Slot& MySlot() const;
+
+  mutable std::array<Slot, kSlotCount> slots_;
+  std::mutex publishing_;  // one at a time, so that all slots end with the same
 };
 
 }  // namespace latchkey

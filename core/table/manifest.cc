@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -18,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kFormat = "latchkey manifest 0.1";
+constexpr std::string_view kFormat = "latchkey manifest 1.0";
 constexpr std::string_view kChecksumLabel = "checksum ";
 constexpr uint64_t kManifestBytesMax = uint64_t{64} << 20;
 constexpr std::string_view kManifestSuffix = ".manifest";
@@ -78,30 +79,6 @@ class Fields {
   absl::Status status_;
 };
 
-absl::StatusOr<TableSchema> DecodeSchema(Fields& fields) {
-  TableSchema schema;
-  const auto kind = ParseKeyKind(fields.Text("key_kind"));
-  if (!kind) fields.Fail("key_kind", "a known key kind", 0);
-  schema.key_kind = kind.value_or(KeyKind::kRaw);
-  const uint64_t doc_id_bits = fields.Number("doc_id_bits", 32, 64);
-  if (doc_id_bits != 32 && doc_id_bits != 64) fields.Fail("doc_id_bits", "32 or 64", 0);
-  schema.doc_id_bytes = static_cast<uint8_t>(doc_id_bits / 8);
-  const std::string values = fields.Text("values");
-  if (values == "fixed") {
-    schema.value_kind = ValueKind::kFixed;
-  } else if (values == "bytes") {
-    schema.value_kind = ValueKind::kBytes;
-  } else if (values != "none") {
-    fields.Fail("values", "'none', 'fixed' or 'bytes'", 0);
-  }
-  schema.value_width = static_cast<uint8_t>(fields.Number("value_width", 0, kFixedValueBytesMax));
-  LATCHKEY_RETURN_IF_ERROR(fields.status());
-  if (!schema.Validate().ok()) {
-    return DataLoss("fields 'doc_id_bits', 'values' and 'value_width' contradict each other");
-  }
-  return schema;
-}
-
 absl::StatusOr<SegmentRef> DecodeSegmentRef(const Json& object, size_t index) {
   if (!object.is_object()) return DataLoss("field 'segments[{}]': expected an object", index);
   Fields fields(object, fmt::format("segments[{}].", index));
@@ -141,7 +118,17 @@ absl::StatusOr<Manifest> DecodeBody(std::string_view body) {
   }
   manifest.identity.seed = fields.Hex64("seed");
   manifest.created_unix_s = static_cast<int64_t>(fields.Number("created_unix_s", 0, INT64_MAX));
-  LATCHKEY_ASSIGN_OR_RETURN(manifest.schema, DecodeSchema(fields));
+  const auto schema = ParseSchema(fields.Text("schema"));
+  if (schema.ok()) {
+    manifest.schema = *schema;
+  } else if (fields.status().ok()) {
+    return FailedPrecondition("field 'schema': {}", Message(schema.status()));
+  }
+  const uint64_t shards = fields.Number("shards", 1, uint64_t{1} << kPartitionBitsMax);
+  manifest.shard = static_cast<uint16_t>(fields.Number("shard", 0, shards - 1));
+  manifest.shard_bits = static_cast<uint8_t>(std::countr_zero(shards));
+  if (!std::has_single_bit(shards)) fields.Fail("shards", "a power of two", 0);
+  LATCHKEY_RETURN_IF_ERROR(fields.status());
   const auto segments = json.find("segments");
   if (segments == json.end() || !segments->is_array() ||
       segments->size() > kSegmentsPerGenerationMax) {
@@ -191,10 +178,9 @@ std::string EncodeManifest(const Manifest& manifest) {
   json["table_id"] = TableIdText(manifest.identity.table_id);
   json["seed"] = Hex(manifest.identity.seed);
   json["created_unix_s"] = static_cast<uint64_t>(manifest.created_unix_s);
-  json["key_kind"] = KeyKindName(manifest.schema.key_kind);
-  json["doc_id_bits"] = manifest.schema.doc_id_bytes * 8u;
-  json["values"] = ValueKindName(manifest.schema.value_kind);
-  json["value_width"] = static_cast<unsigned>(manifest.schema.value_width);
+  json["schema"] = manifest.schema.Descriptor();
+  json["shard"] = manifest.shard;
+  json["shards"] = 1u << manifest.shard_bits;
   json["segments"] = Json::array();
   for (const SegmentRef& ref : manifest.segments) {
     json["segments"].push_back({{"file", ref.file},

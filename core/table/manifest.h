@@ -29,6 +29,10 @@ struct Manifest {
   uint64_t generation = 0;  // from 1
   TableIdentity identity;
   TableSchema schema;
+  // The table's place among the 2^shard_bits parts that a larger one was split into by its keys'
+  // hashes; 0 of 1 for a whole one.
+  uint16_t shard = 0;
+  uint8_t shard_bits = 0;
   int64_t created_unix_s = 0;
   std::vector<SegmentRef>
       segments;  // newest first; a key's row is that of the first segment that has it

@@ -1,5 +1,6 @@
 #include "core/table/snapshot.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "core/base/error.h"
@@ -22,6 +23,10 @@ absl::Status CheckBelongs(const Manifest& manifest, const SegmentRef& ref, const
     return DataLoss("{}: schema: expected {}, got {}", segment.path(), manifest.schema.ToString(),
                     header.schema.ToString());
   }
+  if (header.shard_bits != manifest.shard_bits || header.shard != manifest.shard) {
+    return DataLoss("{}: shard: expected {} of {}, got {} of {}", segment.path(), manifest.shard,
+                    1u << manifest.shard_bits, header.shard, 1u << header.shard_bits);
+  }
   if (header.segment_id != ref.segment_id || segment.header_checksum() != ref.header_checksum ||
       header.file_bytes() != ref.file_bytes || header.row_count != ref.row_count) {
     return DataLoss(
@@ -35,21 +40,50 @@ absl::Status CheckBelongs(const Manifest& manifest, const SegmentRef& ref, const
 
 absl::StatusOr<std::shared_ptr<const Snapshot>> Snapshot::Open(FileSystem& file_system,
                                                                const std::string& table_dir,
-                                                               Manifest manifest) {
+                                                               Manifest manifest,
+                                                               const SnapshotOptions& options,
+                                                               const Snapshot* previous) {
   std::shared_ptr<Snapshot> snapshot(new Snapshot(std::move(manifest)));
+  snapshot->memory_mode_ = options.memory_mode;
   for (const SegmentRef& ref : snapshot->manifest_.segments) {
     LATCHKEY_ASSIGN_OR_RETURN(auto segment,
-                              Segment::Open(file_system, JoinPath(table_dir, ref.file)));
+                              Segment::Open(file_system, JoinPath(table_dir, ref.file),
+                                            options.memory_mode));
     LATCHKEY_RETURN_IF_ERROR(CheckBelongs(snapshot->manifest_, ref, *segment));
+    if (options.memory_mode != MemoryMode::kMmap) {
+      snapshot->huge_bytes_ += HugePageBytes(segment->file().data(), segment->file().size_bytes());
+    }
     snapshot->segments_.push_back(std::move(segment));
+  }
+  if (snapshot->segments_.size() > 1) {
+    snapshot->MakeSegmentMap(options.segment_map_bytes_max, previous);
   }
   return snapshot;
 }
 
-absl::StatusOr<std::shared_ptr<const Snapshot>> Snapshot::OpenNewest(FileSystem& file_system,
-                                                                     const std::string& table_dir) {
+absl::StatusOr<std::shared_ptr<const Snapshot>> Snapshot::OpenNewest(
+    FileSystem& file_system, const std::string& table_dir, const SnapshotOptions& options) {
   LATCHKEY_ASSIGN_OR_RETURN(Manifest manifest, ReadNewestManifest(file_system, table_dir));
-  return Open(file_system, table_dir, std::move(manifest));
+  return Open(file_system, table_dir, std::move(manifest), options);
+}
+
+void Snapshot::MakeSegmentMap(uint64_t bytes_max, const Snapshot* previous) {
+  std::vector<const Segment*> segments;  // the oldest first, as the map numbers them
+  for (auto segment = segments_.rbegin(); segment != segments_.rend(); ++segment) {
+    segments.push_back(segment->get());
+  }
+  const auto same = [&](const auto& ours, const auto& theirs) {
+    return ours->header().segment_id == theirs->header().segment_id;
+  };
+  const bool adds_only =
+      previous != nullptr && previous->segment_map_ != nullptr &&
+      previous->segments_.size() <= segments_.size() &&
+      std::equal(previous->segments_.begin(), previous->segments_.end(),
+                 segments_.end() - static_cast<ptrdiff_t>(previous->segments_.size()), same);
+  auto map = adds_only ? previous->segment_map_->Extend(segments, bytes_max)
+                       : SegmentMap::Build(segments, bytes_max);
+  segment_map_status_ = map.status();
+  if (map.ok()) segment_map_ = *std::move(map);
 }
 
 uint64_t Snapshot::row_count() const {

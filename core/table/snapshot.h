@@ -9,8 +9,15 @@
 #include "core/io/file_system.h"
 #include "core/segment/segment.h"
 #include "core/table/manifest.h"
+#include "core/table/segment_map.h"
 
 namespace latchkey {
+
+struct SnapshotOptions {
+  MemoryMode memory_mode = MemoryMode::kMmap;
+  // A segment map that would take more is not made; 0: never.
+  uint64_t segment_map_bytes_max = uint64_t{64} << 30;
+};
 
 // Immutable after Open; any thread may read it. Whatever was found in it is valid as long as it
 // lives.
@@ -18,13 +25,16 @@ class Snapshot {
  public:
   // Opens every segment that `manifest` names in `table_dir`. Fails as a whole if any can't be
   // opened, is not the file that the manifest means, or belongs to another table; errors name the
-  // file.
+  // file. `previous`, an older generation of the table, may be null: its segment map is extended
+  // where this one only adds segments.
   static absl::StatusOr<std::shared_ptr<const Snapshot>> Open(FileSystem& file_system,
                                                               const std::string& table_dir,
-                                                              Manifest manifest);
+                                                              Manifest manifest,
+                                                              const SnapshotOptions& options = {},
+                                                              const Snapshot* previous = nullptr);
   // The newest generation.
-  static absl::StatusOr<std::shared_ptr<const Snapshot>> OpenNewest(FileSystem& file_system,
-                                                                    const std::string& table_dir);
+  static absl::StatusOr<std::shared_ptr<const Snapshot>> OpenNewest(
+      FileSystem& file_system, const std::string& table_dir, const SnapshotOptions& options = {});
 
   const Manifest& manifest() const { return manifest_; }
   uint64_t generation() const { return manifest_.generation; }
@@ -34,12 +44,27 @@ class Snapshot {
   const std::vector<std::unique_ptr<const Segment>>& segments() const { return segments_; }
   // Sum over the segments: a key that several have counts in each.
   uint64_t row_count() const;
+  // Null for one segment, which needs none, and where none could be had; then segment_map_status
+  // says why.
+  const SegmentMap* segment_map() const { return segment_map_.get(); }
+  const absl::Status& segment_map_status() const { return segment_map_status_; }
+  MemoryMode memory_mode() const { return memory_mode_; }
+  // Of the files' bytes, those that were mapped by pages of 2 MiB once it was open. Those of mode
+  // kMmap are mapped as they are used, and not counted.
+  uint64_t huge_bytes() const { return huge_bytes_; }
+  // Of memory, beside the files.
+  uint64_t segment_map_bytes() const { return segment_map_ ? segment_map_->size_bytes() : 0; }
 
  private:
   explicit Snapshot(Manifest manifest) : manifest_(std::move(manifest)) {}
+  void MakeSegmentMap(uint64_t bytes_max, const Snapshot* previous);
 
   const Manifest manifest_;
   std::vector<std::unique_ptr<const Segment>> segments_;
+  std::unique_ptr<const SegmentMap> segment_map_;
+  absl::Status segment_map_status_;
+  MemoryMode memory_mode_ = MemoryMode::kMmap;
+  uint64_t huge_bytes_ = 0;
 };
 
 }  // namespace latchkey

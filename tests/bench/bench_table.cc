@@ -50,12 +50,13 @@ std::vector<uint64_t> SegmentSizes(uint64_t rows, int segments) {
 
 std::shared_ptr<const Snapshot> BuildBenchTable(const std::string& data_dir, KeyShape shape,
                                                 const std::vector<uint64_t>& segment_rows,
-                                                uint8_t filter_bits_per_key) {
+                                                const BenchTableOptions& table_options) {
   std::filesystem::remove_all(data_dir);
   BuildOptions options;
   options.data_dir = data_dir;
   options.table = "bench";
-  options.filter_bits_per_key = filter_bits_per_key;
+  options.filter_bits_per_key = table_options.filter_bits_per_key;
+  options.hash_list = table_options.hash_list;
   uint64_t begin = 0;
   for (const uint64_t rows : segment_rows) {
     GeneratedSource source(shape, begin, begin + rows);
@@ -63,7 +64,21 @@ std::shared_ptr<const Snapshot> BuildBenchTable(const std::string& data_dir, Key
     options.append = true;
     begin += rows;
   }
-  return OrDie(Snapshot::OpenNewest(PosixFileSystem(), JoinPath(data_dir, options.table)));
+  return OpenBenchTable(data_dir, {});
+}
+
+std::shared_ptr<const Snapshot> OpenBenchTable(const std::string& data_dir,
+                                               const SnapshotOptions& options) {
+  return OrDie(Snapshot::OpenNewest(PosixFileSystem(), JoinPath(data_dir, "bench"), options));
+}
+
+uint64_t BytesOf(const Snapshot& snapshot) {
+  uint64_t bytes = snapshot.segment_map_bytes();
+  for (const auto& segment : snapshot.segments()) {
+    bytes += kHeaderBytes;
+    for (const Section& section : segment->header().sections) bytes += section.size_bytes;
+  }
+  return bytes;
 }
 
 KeyBatchMaker::KeyBatchMaker(KeyShape shape, uint64_t rows, int hit_percent, size_t batch_keys,

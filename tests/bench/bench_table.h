@@ -27,10 +27,22 @@ T OrDie(absl::StatusOr<T> result) {
 // Rows of segments for `rows` keys: one, or fifteen sized 10:3:1, five of each, the largest first.
 std::vector<uint64_t> SegmentSizes(uint64_t rows, int segments);
 
+// What a benchmark chooses of a table; the rest is as a build has it by default.
+struct BenchTableOptions {
+  uint8_t filter_bits_per_key = 10;
+  bool hash_list = true;
+};
+
 // Builds them in `data_dir`, one segment after the other, so that the last is the newest.
 std::shared_ptr<const Snapshot> BuildBenchTable(const std::string& data_dir, KeyShape shape,
                                                 const std::vector<uint64_t>& segment_rows,
-                                                uint8_t filter_bits_per_key);
+                                                const BenchTableOptions& options = {});
+// Opens it again, otherwise.
+std::shared_ptr<const Snapshot> OpenBenchTable(const std::string& data_dir,
+                                               const SnapshotOptions& options);
+
+// Bytes of the segments' sections and headers, and of the segment map.
+uint64_t BytesOf(const Snapshot& snapshot);
 
 // Makes batches of keys: `hit_percent` of them present, the others absent, in random order.
 class KeyBatchMaker {

@@ -77,7 +77,7 @@ BuildCost BuildInChild(const std::string& input, const std::string& data_dir, Ke
 }  // namespace
 
 void RunBuildSuite(const SuiteOptions& options, Report* report) {
-  for (const KeyShape shape : kKeyShapes) {
+  for (const KeyShape shape : options.shapes) {
     for (const uint64_t rows : {options.rows / 10, options.rows}) {
       const std::string input = options.scratch_dir + ".keys";
       WriteKeys(input, shape, rows);

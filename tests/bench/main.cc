@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filesystem>
 
 #include "tests/bench/suites.h"
@@ -23,12 +24,21 @@ int main(int argc, char** argv) {
   app.add_option("--rows", options.rows, "Keys of the large tables; the small ones have a tenth")
       ->check(CLI::Range(uint64_t{1000}, uint64_t{1'000'000'000}))
       ->capture_default_str();
+  std::vector<std::string> shapes;
+  app.add_option("--shapes", shapes, "seq6, asin10, uuid16, uuid36: those of warm and build; all")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"seq6", "asin10", "uuid16", "uuid36"}));
   app.add_option("--rounds", options.rounds, "Rounds of which the median is taken")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   app.add_option("--scratch", options.scratch_dir, "Folder for tables; it is removed")
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
+  if (!shapes.empty()) {
+    std::erase_if(options.shapes, [&](latchkey::KeyShape shape) {
+      return std::find(shapes.begin(), shapes.end(), latchkey::KeyShapeName(shape)) == shapes.end();
+    });
+  }
   latchkey::Report report;
   if (suite == "warm" || suite == "all") latchkey::RunWarmSuite(options, &report);
   if (suite == "peers" || (peers && suite != "build")) latchkey::RunPeersSuite(options, &report);

@@ -1,8 +1,11 @@
 // The suites of figures.
 #pragma once
 
+#include <iterator>
 #include <string>
+#include <vector>
 
+#include "tests/bench/key_sets.h"
 #include "tests/bench/report.h"
 
 namespace latchkey {
@@ -10,6 +13,7 @@ namespace latchkey {
 struct SuiteOptions {
   std::string scratch_dir;  // for tables; removed afterwards
   uint64_t rows = 10'000'000;
+  std::vector<KeyShape> shapes{std::begin(kKeyShapes), std::end(kKeyShapes)};
   int rounds = 5;
 };
 

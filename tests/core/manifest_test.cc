@@ -1,5 +1,6 @@
 #include "core/table/manifest.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -28,7 +29,9 @@ class ManifestTest : public SeededTest {
     Manifest manifest;
     manifest.generation = random_.Between(1, 1000);
     manifest.identity = RandomIdentity(random_);
-    manifest.schema = {KeyKind::kHex, 8, ValueKind::kFixed, 20};
+    manifest.schema = {KeyKind::kHex, 16, 8, ValueKind::kFixed, 20};
+    manifest.shard_bits = 6;
+    manifest.shard = 41;
     manifest.created_unix_s = 1'700'000'000;
     for (size_t i = 0; i < segments; ++i) {
       manifest.segments.push_back({SegmentFileName(manifest.generation - i % 2, i),
@@ -63,17 +66,41 @@ TEST_F(ManifestTest, RoundTrips) {
     ASSERT_OK_AND_ASSIGN(const Manifest read, DecodeManifest(EncodeManifest(manifest)));
     EXPECT_EQ(read, manifest);
   }
-  for (const KeyKind kind : {KeyKind::kRaw, KeyKind::kText, KeyKind::kHex, KeyKind::kUuid,
-                             KeyKind::kU64}) {
-    for (const TableSchema& schema :
-         {TableSchema{kind, 4, ValueKind::kNone, 0}, TableSchema{kind, 8, ValueKind::kBytes, 0},
-          TableSchema{kind, 4, ValueKind::kFixed, 1}, TableSchema{kind, 8, ValueKind::kFixed, 64}}) {
+  for (const KeyKind kind :
+       {KeyKind::kRaw, KeyKind::kText, KeyKind::kHex, KeyKind::kUuid, KeyKind::kU64}) {
+    for (TableSchema schema : {TableSchema{kind, 0, 4, ValueKind::kNone, 0},
+                               TableSchema{kind, 0, 8, ValueKind::kBytes, 0},
+                               TableSchema{kind, 20, 4, ValueKind::kFixed, 1},
+                               TableSchema{kind, 32'766, 8, ValueKind::kFixed, 64}}) {
+      if (KeyKindWidth(kind) != 0) schema.key_bytes = 0;
       Manifest manifest = RandomManifest(1);
       manifest.schema = schema;
       manifest.generation = INT64_MAX;
       manifest.identity.seed = UINT64_MAX;
       manifest.created_unix_s = 0;
       ASSERT_OK_AND_ASSIGN(const Manifest read, DecodeManifest(EncodeManifest(manifest)));
+      EXPECT_EQ(read, manifest);
+      // In the same words as in the segments' headers.
+      EXPECT_THAT(EncodeManifest(manifest),
+                  HasSubstr("\"schema\": \"" + schema.Descriptor() + "\""));
+    }
+  }
+}
+
+// A table's place among the parts of a larger one; by default it is whole.
+TEST_F(ManifestTest, ShardsRoundTrip) {
+  EXPECT_EQ(Manifest().shard, 0);
+  EXPECT_EQ(Manifest().shard_bits, 0);
+  Manifest manifest = RandomManifest(1);
+  for (uint8_t bits = 0; bits <= kPartitionBitsMax; ++bits) {
+    const auto shards = static_cast<uint16_t>(1 << bits);
+    for (const int shard : {0, shards / 2, shards - 1}) {
+      manifest.shard_bits = bits;
+      manifest.shard = static_cast<uint16_t>(shard);
+      const std::string text = EncodeManifest(manifest);
+      EXPECT_THAT(text, HasSubstr(fmt::format("\"shard\": {},", shard)));
+      EXPECT_THAT(text, HasSubstr(fmt::format("\"shards\": {},", shards)));
+      ASSERT_OK_AND_ASSIGN(const Manifest read, DecodeManifest(text));
       EXPECT_EQ(read, manifest);
     }
   }
@@ -144,17 +171,24 @@ TEST_F(ManifestTest, FieldsOutOfRangeAreNamed) {
            {seed, seed.substr(1), "'seed'"},
            {seed, "-" + seed.substr(1), "'seed'"},
            {"1700000000", "-1", "'created_unix_s'"},
-           {"\"hex\"", "\"hexx\"", "'key_kind'"},
-           {"\"hex\"", "7", "'key_kind'"},
-           {"\"doc_id_bits\": 64", "\"doc_id_bits\": 0", "'doc_id_bits'"},
-           {"\"doc_id_bits\": 64", "\"doc_id_bits\": 33", "'doc_id_bits'"},
-           {"\"doc_id_bits\": 64", "\"doc_id_bits\": 40", "'doc_id_bits'"},
-           {"\"doc_id_bits\": 64", "\"doc_id_bits\": 65", "'doc_id_bits'"},
-           {"\"doc_id_bits\": 64", "\"doc_id_bits\": 320", "'doc_id_bits'"},
-           {"\"values\": \"fixed\"", "\"values\": \"Fixed\"", "'values'"},
-           {"\"values\": \"fixed\"", "\"values\": \"bytes\"", "'value_width'"},
-           {"\"value_width\": 20", "\"value_width\": 0", "'value_width'"},
-           {"\"value_width\": 20", "\"value_width\": 65", "'value_width'"},
+           {"\"shards\": 64", "\"shards\": 0", "'shards'"},
+           {"\"shards\": 64", "\"shards\": 63", "'shards'"},
+           {"\"shards\": 64", "\"shards\": 65", "'shards'"},
+           {"\"shards\": 64", "\"shards\": 96", "'shards'"},
+           {"\"shards\": 64", "\"shards\": 2048", "'shards'"},
+           {"\"shards\": 64", "\"shards\": 65536", "'shards'"},
+           {"\"shards\": 64", "\"shards\": 4294967360", "'shards'"},
+           {"\"shards\": 64", "\"shards\": \"64\"", "'shards'"},
+           {"\"shards\"", "\"shard_count\"", "'shards'"},
+           {"\"shards\": 64", "\"shards\": 32", "'shard'"},
+           {"\"shards\": 64", "\"shards\": 1", "'shard'"},
+           {"\"shard\": 41", "\"shard\": 64", "'shard'"},
+           {"\"shard\": 41", "\"shard\": 65577", "'shard'"},
+           {"\"shard\": 41", "\"shard\": -1", "'shard'"},
+           {"\"shard\": 41", "\"shard\": null", "'shard'"},
+           {"\"shard\"", "\"part\"", "'shard'"},
+           {"\"schema\"", "\"scheme\"", "'schema'"},
+           {"\"key=hex(16)/1 doc_id=64 value=fixed(20)\"", "7", "'schema'"},
            {"\"segments\": [", "\"segments\": 5, \"x\": [", "'segments'"},
            {"\"segments\"", "\"segment\"", "'segments'"},
            {"\"g00000007-1.segment\"", "\"../g00000007-1.segment\"", "'segments[1].file'"},
@@ -172,12 +206,52 @@ TEST_F(ManifestTest, FieldsOutOfRangeAreNamed) {
     EXPECT_FAILS(DecodeManifest(Sealed(Replaced(body, edit.from, edit.to))), kDataLoss,
                  HasSubstr(edit.named));
   }
-  EXPECT_FAILS(DecodeManifest(Sealed(Replaced(body, "manifest 0.1", "manifest 9.1"))),
-               kFailedPrecondition, AllOf(HasSubstr("version"), HasSubstr("9.1")));
   for (const char* other : {"[]\n", "5\n", "nonsense\n", "{\n", "{}\n", "\xFF\n", "\n"}) {
     EXPECT_FALSE(DecodeManifest(Sealed(other)).ok()) << other;
   }
   EXPECT_FALSE(DecodeManifest(Sealed(std::string(100'000, '['))).ok());
+}
+
+TEST_F(ManifestTest, OtherVersionsAreRefused) {
+  const std::string body = BodyOf(RandomManifest(1));
+  EXPECT_THAT(body, HasSubstr("\"format\": \"latchkey manifest 1.0\""));
+  for (const std::string version : {"0.1", "9.1", "1.", "1.00", "10.0", ""}) {
+    EXPECT_FAILS(DecodeManifest(Sealed(Replaced(body, "manifest 1.0", "manifest " + version))),
+                 kFailedPrecondition,
+                 AllOf(HasSubstr("version"), HasSubstr("reads 'latchkey manifest 1.0'"),
+                       HasSubstr("is 'latchkey manifest " + version + "'")));
+  }
+  EXPECT_FAILS(DecodeManifest(Sealed(Replaced(body, "latchkey manifest", "another manifest"))),
+               kFailedPrecondition, HasSubstr("another manifest 1.0"));
+}
+
+// No damage, but a table that takes a newer program: that is what it says, and which schema it is.
+TEST_F(ManifestTest, UnknownSchemasAreRefused) {
+  const std::string known = "key=hex(16)/1 doc_id=64 value=fixed(20)";
+  const std::string body = BodyOf(RandomManifest(1));
+  for (const std::string schema :
+       {"", "hex", "key=hexx/1 doc_id=64 value=fixed(20)",
+        "key=hex(16)/2 doc_id=64 value=fixed(20)", "key=hex(0)/1 doc_id=64 value=fixed(20)",
+        "key=uuid(16)/1 doc_id=64 value=fixed(20)", "key=hex(16)/1 doc_id=40 value=fixed(20)",
+        "key=hex(16)/1 doc_id=64 value=fixed(65)",
+        "key=hex(16)/1 doc_id=64 value=fixed(20) value=none",
+        "key=hex(16)/1 doc_id=64 value=Fixed(20)"}) {
+    EXPECT_FAILS(DecodeManifest(Sealed(Replaced(body, known, schema))), kFailedPrecondition,
+                 AllOf(HasSubstr("'schema'"), HasSubstr("does not know"), HasSubstr(schema)));
+  }
+  // A field that is wrong besides comes first: it may be why the schema is.
+  EXPECT_FAILS(
+      DecodeManifest(Sealed(Replaced(Replaced(body, known, "x"), "\"generation\"", "\"x\""))),
+      kDataLoss, HasSubstr("'generation'"));
+}
+
+// Fields that this program has no use for may be there.
+TEST_F(ManifestTest, UnknownFieldsAreOverlooked) {
+  const Manifest manifest = RandomManifest(2);
+  std::string body = Replaced(BodyOf(manifest), "\"shard\"", "\"later\": [1, {}], \"shard\"");
+  body = Replaced(body, "\"rows\"", "\"colour\": \"red\", \"rows\"");
+  ASSERT_OK_AND_ASSIGN(const Manifest read, DecodeManifest(Sealed(body)));
+  EXPECT_EQ(read, manifest);
 }
 
 TEST_F(ManifestTest, MoreSegmentsThanAllowedAreRefused) {
@@ -208,9 +282,10 @@ TEST_F(ManifestTest, PublishesAndReadsTheNewest) {
 }
 
 TEST_F(ManifestTest, OtherNamesAreNoGenerations) {
-  for (const char* name : {"g1.manifest", "g00000001.manifest.tmp", "g00000001.segment",
-                           "g-0000001.manifest", "g0000000x.manifest", "g.manifest", "manifest",
-                           "g99999999999999999999.manifest", "G00000001.manifest", "g000000001.manifest"}) {
+  for (const char* name :
+       {"g1.manifest", "g00000001.manifest.tmp", "g00000001.segment", "g-0000001.manifest",
+        "g0000000x.manifest", "g.manifest", "manifest", "g99999999999999999999.manifest",
+        "G00000001.manifest", "g000000001.manifest"}) {
     files_.Put(JoinPath("data/t", name), "");
   }
   ASSERT_OK_AND_ASSIGN(const auto generations, ListGenerations(files_, "data/t"));
@@ -239,10 +314,10 @@ TEST_F(ManifestTest, TableNames) {
     EXPECT_OK(ValidateTableName(name)) << name;
   }
   EXPECT_OK(ValidateTableName(std::string(128, 'x')));
-  for (const std::string& name : {std::string(), std::string("."), std::string(".."),
-                                 std::string(".hidden"), std::string("a/b"), std::string("a b"),
-                                 std::string("a\0b", 3), std::string("\xC3\xA9"),
-                                 std::string(129, 'x'), std::string("a\n")}) {
+  for (const std::string& name :
+       {std::string(), std::string("."), std::string(".."), std::string(".hidden"),
+        std::string("a/b"), std::string("a b"), std::string("a\0b", 3), std::string("\xC3\xA9"),
+        std::string(129, 'x'), std::string("a\n")}) {
     EXPECT_FAILS(ValidateTableName(name), kInvalidArgument, HasSubstr("table name"));
   }
 }
@@ -270,17 +345,17 @@ TEST_F(ManifestTest, RemovesWhatAKilledWriterLeft) {
   ASSERT_OK(PublishManifest(files_, "data/t", manifest));
   // Older manifests may name segments up to their own generation, even one that can't be read.
   files_.Put("data/t/g00000005.manifest", "damaged");
-  for (const char* name : {"g00000001-0.segment", "g00000006-0.segment", "g00000007-0.segment",
-                           "g00000007-1.segment", "g00000123-0.segment", "spill.tmp",
-                           "g00000007.manifest.tmp", "lock", "notes.txt", "g00000009.txt",
-                           "x.segment"}) {
+  for (const char* name :
+       {"g00000001-0.segment", "g00000006-0.segment", "g00000007-0.segment", "g00000007-1.segment",
+        "g00000123-0.segment", "spill.tmp", "g00000007.manifest.tmp", "lock", "notes.txt",
+        "g00000009.txt", "x.segment"}) {
     files_.Put(JoinPath("data/t", name), "x");
   }
   ASSERT_OK(RemoveOrphans(files_, "data/t"));
   ASSERT_OK_AND_ASSIGN(const auto names, files_.List("data/t"));
-  EXPECT_THAT(names, ElementsAre("g00000001-0.segment", "g00000005.manifest", "g00000006-0.segment",
-                                 "g00000006.manifest", "g00000009.txt", "lock", "notes.txt",
-                                 "x.segment"));
+  EXPECT_THAT(names,
+              ElementsAre("g00000001-0.segment", "g00000005.manifest", "g00000006-0.segment",
+                          "g00000006.manifest", "g00000009.txt", "lock", "notes.txt", "x.segment"));
 }
 
 // Without a manifest there is no generation, and no segment that one could need.

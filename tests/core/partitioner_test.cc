@@ -32,9 +32,9 @@ class PartitionerTest : public SeededTest {
     for (size_t i = 0; i < count; ++i) {
       Kept row{random_.Next() >> random_.Below(64), i, random_.Bytes(random_.Between(1, 40)),
                random_.Bytes(random_.Below(row_bytes))};
-      const Hash128 hash{random_.Next(), random_.Next()};
+      const uint64_t hash = random_.Next();
       ASSERT_OK(partitioner.Add(hash, {row.doc_id, row.ordinal, row.key, row.value}));
-      rows_[PartitionOf(hash.low, 0, kPartitionBitsMax)].push_back(std::move(row));
+      rows_[PartitionOf(hash, 0, kPartitionBitsMax)].push_back(std::move(row));
     }
   }
 
@@ -103,6 +103,28 @@ TEST_F(PartitionerTest, NothingAtAll) {
   ExpectAllThere(partitioner, 256);
 }
 
+// The outermost hashes go to the outermost buckets, and each bucket takes an equal part of them.
+TEST_F(PartitionerTest, BucketsAreRangesOfHashes) {
+  Partitioner partitioner(files_, "spill", uint64_t{64} << 20);
+  constexpr uint64_t kRange = uint64_t{1} << (64 - kPartitionBitsMax);
+  for (uint64_t bucket = 0; bucket < kBucketCount; ++bucket) {
+    for (const uint64_t hash : {bucket * kRange, bucket * kRange + kRange - 1}) {
+      ASSERT_OK(partitioner.Add(hash, {hash, bucket, "key", ""}));
+    }
+  }
+  for (size_t bucket = 0; bucket < kBucketCount; ++bucket) {
+    ASSERT_EQ(partitioner.buckets()[bucket].rows, 2u);
+    std::string packed;
+    ASSERT_OK(partitioner.Take(bucket, bucket + 1, &packed));
+    PackedRow first, last;
+    const char* const end = Partitioner::Unpack(Partitioner::Unpack(packed.data(), &first), &last);
+    EXPECT_EQ(end, packed.data() + packed.size());
+    EXPECT_EQ(first.doc_id, bucket * kRange);
+    EXPECT_EQ(last.doc_id, bucket * kRange + kRange - 1);
+    EXPECT_EQ(first.ordinal, bucket);
+  }
+}
+
 TEST_F(PartitionerTest, StaysWithinItsMemory) {
   const TempDir folder;
   for (const size_t row_bytes : {1, 100, 20'000}) {
@@ -110,7 +132,7 @@ TEST_F(PartitionerTest, StaysWithinItsMemory) {
     Partitioner partitioner(PosixFileSystem(), folder.Path("spill"), 8 << 20);
     const std::string bytes(row_bytes, 'x');
     for (uint64_t i = 0; i < (100 << 20) / (row_bytes + 30); ++i) {
-      ASSERT_OK(partitioner.Add({random_.Next(), 0}, {i, i, bytes, bytes}));
+      ASSERT_OK(partitioner.Add(random_.Next(), {i, i, bytes, bytes}));
     }
     EXPECT_GT(partitioner.spilled_bytes(), uint64_t{10} << 20);
     // And a little for the lists of what is where.
@@ -124,7 +146,7 @@ TEST_F(PartitionerTest, ASpillFileThatIsThereAlreadyIsAnError) {
     Partitioner partitioner(files_, "spill", 1 << 20);
     absl::Status status;
     for (uint64_t i = 0; status.ok() && i < 100; ++i) {
-      status = partitioner.Add({random_.Next(), 0}, {i, i, "key", std::string(100'000, 'x')});
+      status = partitioner.Add(random_.Next(), {i, i, "key", std::string(100'000, 'x')});
     }
     EXPECT_FAILS(status, kAlreadyExists, HasSubstr("spill"));
   }

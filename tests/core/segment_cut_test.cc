@@ -1,13 +1,16 @@
-// Segment files of another size than they should have, and files whose checksums are right but whose
-// header or directory is not: refused, whatever opens them.
+// Segment files of another size than they should have, and files whose checksums are right but
+// whose header or directory is not: refused, whatever opens them.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <functional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "core/base/bytes.h"
 #include "core/lookup/probe_engine.h"
+#include "core/table/segment_map.h"
 #include "tests/support/memory_file_system.h"
 #include "tests/support/segment_bytes.h"
 #include "tests/support/status_asserts.h"
@@ -24,9 +27,8 @@ using testing::StartsWith;
 
 class SegmentCutTest : public SeededTest {
  protected:
-  // A table of one segment in `files`, of either layout and with values of bytes.
-  std::string BuildSmall(FileSystem& files, TestTable& table, LayoutChoice layout) {
-    (void)files;
+  // A table of one segment, of either layout and with values of bytes. Returns the segment's path.
+  std::string BuildSmall(TestTable& table, LayoutChoice layout) {
     table.options.layout = layout;
     table.options.schema.value_kind = ValueKind::kBytes;
     std::vector<Row> rows;
@@ -38,7 +40,8 @@ class SegmentCutTest : public SeededTest {
     return built.ok() ? built->segment_path : "";
   }
 
-  // All lengths in the first 8 KiB and around the ends of sections and their blocks, and some others.
+  // All lengths in the first 8 KiB and around the ends of sections and their blocks, and some
+  // others.
   std::set<uint64_t> CutsOf(const SegmentHeader& header) {
     std::set<uint64_t> cuts;
     const auto around = [&](uint64_t at) {
@@ -59,9 +62,9 @@ class SegmentCutTest : public SeededTest {
 };
 
 TEST_F(SegmentCutTest, EveryCutIsRefused) {
-  for (const LayoutChoice layout : {LayoutChoice::kInline, LayoutChoice::kTermOrder}) {
+  for (const LayoutChoice layout : {LayoutChoice::kLine, LayoutChoice::kPointer}) {
     TestTable table(files_, "data", random_);
-    const std::string path = BuildSmall(files_, table, layout);
+    const std::string path = BuildSmall(table, layout);
     const std::string pristine = files_.Bytes(path);
     for (const uint64_t cut : CutsOf(HeaderOf(pristine))) {
       std::string bytes = pristine.substr(0, cut);
@@ -82,7 +85,7 @@ TEST_F(SegmentCutTest, EveryCutIsRefused) {
 TEST_F(SegmentCutTest, CutsOfMappedFiles) {
   const TempDir folder;
   TestTable table(PosixFileSystem(), folder.path(), random_);
-  const std::string path = BuildSmall(PosixFileSystem(), table, LayoutChoice::kTermOrder);
+  const std::string path = BuildSmall(table, LayoutChoice::kPointer);
   const uint64_t file_bytes = std::filesystem::file_size(path);
   for (uint64_t cut = file_bytes; cut-- > 0; cut -= std::min<uint64_t>(cut, random_.Below(5000))) {
     std::filesystem::resize_file(path, cut);
@@ -92,9 +95,9 @@ TEST_F(SegmentCutTest, CutsOfMappedFiles) {
 
 // A file that was cut and has grown again: zero bytes where something was.
 TEST_F(SegmentCutTest, EveryRegrownFileIsRefused) {
-  for (const LayoutChoice layout : {LayoutChoice::kInline, LayoutChoice::kTermOrder}) {
+  for (const LayoutChoice layout : {LayoutChoice::kLine, LayoutChoice::kPointer}) {
     TestTable table(files_, "data", random_);
-    const std::string path = BuildSmall(files_, table, layout);
+    const std::string path = BuildSmall(table, layout);
     const std::string pristine = files_.Bytes(path);
     for (const uint64_t cut : CutsOf(HeaderOf(pristine))) {
       if (cut > pristine.size()) continue;
@@ -102,8 +105,8 @@ TEST_F(SegmentCutTest, EveryRegrownFileIsRefused) {
       bytes.resize(pristine.size());
       if (bytes == pristine) continue;
       files_.Put(path, std::move(bytes));
-      // The checksums come last, so whatever is lost takes some of them with it. Where only the magic
-      // is left, it looks like a file of another version.
+      // The checksums come last, so whatever is lost takes some of them with it. Where only the
+      // magic is left, it looks like a file of another version.
       const absl::Status status = table.Open().status();
       EXPECT_THAT(Message(status), StartsWith(path));
       EXPECT_TRUE(absl::IsDataLoss(status) || (absl::IsFailedPrecondition(status) && cut <= 10))
@@ -115,24 +118,40 @@ TEST_F(SegmentCutTest, EveryRegrownFileIsRefused) {
 
 // A directory under right checksums that is wrong: refused by name of file and entry.
 TEST_F(SegmentCutTest, ForgedDirectoriesAreRefused) {
-  for (const LayoutChoice layout : {LayoutChoice::kInline, LayoutChoice::kTermOrder}) {
+  for (const LayoutChoice layout : {LayoutChoice::kLine, LayoutChoice::kPointer}) {
     TestTable table(files_, "data", random_);
-    const std::string path = BuildSmall(files_, table, layout);
+    const std::string path = BuildSmall(table, layout);
     const std::string pristine = files_.Bytes(path);
     const SegmentHeader header = HeaderOf(pristine);
     const Section& directory = header.section(SectionKind::kDirectory);
-    const auto entries = DecodeDirectory(header, pristine.substr(directory.offset, directory.size_bytes));
+    const auto entries =
+        DecodeDirectory(header, pristine.substr(directory.offset, directory.size_bytes));
     ASSERT_OK(entries);
     const std::vector<std::function<void(PartitionEntry*)>> forgeries = {
-        [](auto* e) { ++e->first_slot; },       [](auto* e) { ++e->filter_first_word; },
-        [](auto* e) { e->records_offset += 1; }, [](auto* e) { e->records_offset += kPageBytes; },
-        [](auto* e) { ++e->record_bytes; },     [](auto* e) { --e->record_bytes; },
-        [](auto* e) { ++e->first_slot_word; },  [](auto* e) { e->home_slots = 0; },
-        [](auto* e) { e->home_slots = e->slots + 1; },
-        [](auto* e) { ++e->slots; },            [](auto* e) { --e->slots; e->home_slots = 1; },
-        [](auto* e) { ++e->filter_words; },     [](auto* e) { e->filter_words = 0; },
-        [](auto* e) { ++e->row_count; },        [](auto* e) { --e->row_count; },
-        [](auto* e) { e->row_count = e->slots + 1; },
+        [](auto* e) { ++e->lines_offset; },
+        [](auto* e) { e->lines_offset += kPageBytes; },
+        [](auto* e) { ++e->first_pilot; },
+        [](auto* e) { ++e->filter_first_word; },
+        [](auto* e) { ++e->records_offset; },
+        [](auto* e) { e->records_offset += kPageBytes; },
+        [](auto* e) { ++e->record_bytes; },
+        [](auto* e) { --e->record_bytes; },
+        [](auto* e) { e->record_bytes += uint64_t{1} << 40; },
+        [](auto* e) { e->lines = 0; },
+        [](auto* e) { ++e->lines; },
+        [](auto* e) { --e->lines; },
+        [](auto* e) { e->lines = UINT32_MAX; },
+        [](auto* e) { e->groups = 0; },
+        [](auto* e) { ++e->groups; },
+        [](auto* e) { --e->groups; },
+        [](auto* e) { e->groups = UINT32_MAX; },
+        [](auto* e) { e->filter_words = 0; },
+        [](auto* e) { ++e->filter_words; },
+        [](auto* e) { --e->filter_words; },
+        [](auto* e) { ++e->row_count; },
+        [](auto* e) { --e->row_count; },
+        [](auto* e) { e->row_count = UINT32_MAX; },
+        [](auto* e) { *e = {}; },
     };
     for (size_t i = 0; i < forgeries.size(); ++i) {
       PartitionEntry entry = (*entries)[0];
@@ -143,55 +162,101 @@ TEST_F(SegmentCutTest, ForgedDirectoriesAreRefused) {
       SealSegment(header, &bytes);
       files_.Put(path, std::move(bytes));
       SCOPED_TRACE(testing::Message() << "forgery " << i);
-      EXPECT_FAILS(Segment::Open(files_, path), kDataLoss, AllOf(StartsWith(path), HasSubstr("directory")));
+      EXPECT_FAILS(Segment::Open(files_, path), kDataLoss,
+                   AllOf(StartsWith(path), HasSubstr("directory")));
     }
     files_ = MemoryFileSystem();
   }
 }
 
-// Any bytes at all under right checksums, in header and directory: refused, or answered without harm.
-TEST_F(SegmentCutTest, RandomForgeriesDoNoHarm) {
-  for (const LayoutChoice layout : {LayoutChoice::kInline, LayoutChoice::kTermOrder}) {
+// Header and directory agree on a number of rows that is wrong: that shows when they are read.
+TEST_F(SegmentCutTest, ForgedRowCountsShowInBulkReading) {
+  for (const LayoutChoice layout : {LayoutChoice::kLine, LayoutChoice::kPointer}) {
     TestTable table(files_, "data", random_);
-    const std::string path = BuildSmall(files_, table, layout);
+    const std::string path = BuildSmall(table, layout);
+    const std::string pristine = files_.Bytes(path);
+    for (const int step : {-1, 0, 1}) {
+      std::string bytes = pristine;
+      SegmentHeader header = HeaderOf(bytes);
+      const uint64_t at = header.section(SectionKind::kDirectory).offset + 52;
+      ASSERT_EQ(Load<uint32_t>(bytes.data() + at), 50u);
+      const auto rows = static_cast<uint32_t>(50 + step);
+      Store(bytes.data() + at, rows);
+      header.row_count = rows;
+      SealSegment(header, &bytes);
+      files_.Put(path, bytes);
+      ASSERT_OK_AND_ASSIGN(const auto segment, Segment::Open(files_, path));
+      const absl::Status status =
+          segment->ForEachRow([](const StoredRow&) { return absl::OkStatus(); });
+      if (step == 0) {
+        EXPECT_OK(status);
+      } else {
+        EXPECT_FAILS(status, kDataLoss,
+                     path + ": expected " + std::to_string(rows) + " rows, found 50");
+      }
+    }
+    files_ = MemoryFileSystem();
+  }
+}
+
+// Any bytes at all under right checksums, in header, directory and all sections: refused, or
+// answered without harm.
+TEST_F(SegmentCutTest, RandomForgeriesDoNoHarm) {
+  for (const LayoutChoice layout : {LayoutChoice::kLine, LayoutChoice::kPointer}) {
+    TestTable table(files_, "data", random_);
+    const std::string path = BuildSmall(table, layout);
     const std::string pristine = files_.Bytes(path);
     const SegmentHeader header = HeaderOf(pristine);
     std::vector<std::string> questions = table.reference().Keys();
-    for (std::string& stranger : StrangerKeys(random_, questions, 50)) questions.push_back(stranger);
-    int opened = 0;
+    for (std::string& stranger : StrangerKeys(random_, questions, 50)) {
+      questions.push_back(stranger);
+    }
+    int opened = 0, mapped = 0;
+    std::string& bytes = files_.Bytes(path);
     for (int round = 0; round < 3000; ++round) {
-      std::string bytes = pristine;
+      bytes = pristine;
       const Section& directory = header.section(SectionKind::kDirectory);
       if (round % 2 == 0) {
-        bytes[random_.Between(directory.offset, directory.end() - 1)] = static_cast<char>(random_.Next());
+        bytes[random_.Between(directory.offset, directory.end() - 1)] =
+            static_cast<char>(random_.Next());
       }
       for (size_t i = 1; i + 1 < kSectionCount; ++i) {
         const Section& section = header.sections[i];
-        for (int n = 0; n < 5 && section.size_bytes > 0; ++n) {
-          bytes[random_.Between(section.offset, section.end() - 1)] = static_cast<char>(random_.Next());
+        // Most forged hash lists make no map, and some rounds are to have one.
+        const bool hashes = i == static_cast<size_t>(SectionKind::kHashes);
+        for (int n = hashes && round % 4 < 2 ? 4 : 0; n < 5 && section.size_bytes > 0; ++n) {
+          bytes[random_.Between(section.offset, section.end() - 1)] =
+              static_cast<char>(random_.Next());
         }
       }
       SealSegment(header, &bytes);
       if (round % 3 == 0) {
-        bytes[random_.Between(16, 216)] = static_cast<char>(random_.Next());
+        // From the table id to the end of the schema.
+        bytes[random_.Between(16, 300)] = static_cast<char>(random_.Next());
         SealHeader(&bytes);
       }
-      files_.Put(path, bytes);
       const auto segment = Segment::Open(files_, path);
       if (!segment.ok()) continue;
       ++opened;
       const uint64_t seed = (*segment)->header().identity.seed;
+      const Segment* const twice[] = {segment->get(), segment->get()};
+      const auto map = SegmentMap::Build(twice, 1 << 20);
+      mapped += map.ok();
       for (const std::string& key : questions) {
         RowRef row;
         std::string_view value;
-        const Hash128 hash = HashBytes(key.data(), key.size(), seed);
-        if (ProbeOne(**segment, key, hash, &row) == Outcome::kFound) {
+        const uint64_t hash = HashBytes(key.data(), key.size(), seed);
+        if (ProbeOne(**segment, round % 5 == 0, key, hash, &row) == Held::kRow) {
           (void)(*segment)->ReadValue(row, hash, &value);
+        }
+        if (map.ok()) {
+          EXPECT_LE((*map)->NextSegment((*map)->ProbeFor(hash), UINT32_MAX), 2u);
         }
       }
       (void)(*segment)->ForEachRow([](const StoredRow&) { return absl::OkStatus(); });
     }
-    EXPECT_GT(opened, 100);
+    EXPECT_GT(opened, 1000);
+    EXPECT_GT(mapped, 100);
     files_ = MemoryFileSystem();
   }
 }

@@ -1,6 +1,8 @@
 """`latchkeyd`: how it starts, what it refuses to start with, where it listens, and how it ends."""
 
 import os
+import re
+import resource
 import signal
 import socket
 import subprocess
@@ -11,7 +13,7 @@ import grpc
 import support
 from grpc_reflection import HEALTH_SERVING
 from http2 import WINDOW_BYTES, RawCall
-from rpc_test_case import BATCH_GET, GET, LIST, RpcTestCase
+from rpc_test_case import ABSENT, BATCH_GET, DESCRIBE, FOUND, GET, LIST, RpcTestCase
 from support import FAILURE, LATCHKEYD, OK, USAGE, escape_tsv
 
 HEALTH_NOT_SERVING = 2
@@ -21,6 +23,66 @@ class ServerTestCase(RpcTestCase):
 
     def healthcheck(self, address):
         return support.run([LATCHKEYD, 'healthcheck', '--server', address])
+
+
+class MemoryTest(ServerTestCase):
+    """How the tables' files lie in memory: by flags, for all tables and for one, and as reported."""
+
+    def rows(self, first, count=50_000):
+        return b''.join(b'key-%08d\n' % number for number in range(first, first + count))
+
+    def test_modes_of_tables(self):
+        self.build('a', self.rows(0))
+        self.build('b', self.rows(0))
+        server = self.start('--memory-mode', 'huge,b=mmap')
+        client = self.connect(server)
+        huge = client.call(DESCRIBE, table='a')
+        self.assertEqual(huge.memory_mode, 'huge')
+        mapped = client.call(DESCRIBE, table='b')
+        self.assertEqual((mapped.memory_mode, mapped.huge_bytes), ('mmap', 0))
+        self.assertIn(f'memory_mode=huge huge_mib={huge.huge_bytes >> 20} ', server.log())
+        for table in 'ab':
+            self.assertEqual(client.call(GET, table=table, key=b'key-00000007').doc_id, 7)
+        shown = self.latchkey('inspect', '--server', server.address, '--table', 'a').out
+        self.assertIn(b'memory mode huge, ', shown)
+
+    def test_locked_or_refused_with_the_reason(self):
+        self.build('t', self.rows(0))
+        soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+        if os.geteuid() == 0 or soft > 1 << 24:
+            server = self.start('--memory-mode', 'locked')
+            with open(f'/proc/{server.pid}/status', encoding='ascii') as status:
+                locked = int(re.search(r'VmLck:\s+(\d+) kB', status.read()).group(1))
+            self.assertGreaterEqual(locked << 10, (self.data / 't' / 'g00000001-0.segment').stat().st_size)
+            server.stop()
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_MEMLOCK, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (65_536, hard))
+        done = self.run_as_nobody(LATCHKEYD, '--data', self.data, '--listen', '127.0.0.1:0',
+                                  '--memory-mode', 'locked')
+        self.assertEqual(done.code, FAILURE)
+        self.assertRegex(done.err, 'cannot lock .*g00000001-0.segment in memory.*RLIMIT_MEMLOCK')
+
+    def test_segment_map_and_its_limit(self):
+        self.build('t', self.rows(0))
+        self.build('t', self.rows(40_000), '--append')
+        for flags, has_map in ((), True), (('--segment-map-mib-max', '0'), False):
+            server = self.start(*flags)
+            client = self.connect(server)
+            table = client.call(DESCRIBE, table='t')
+            self.assertEqual(table.segment_map_bytes > 0, has_map)
+            self.assertEqual('a segment map takes' in table.segment_map_missing, not has_map)
+            self.assertEqual('has no segment map' in server.log(), not has_map)
+            for number, doc_id in (7, 7), (39_999, 39_999), (40_000, 0), (89_999, 49_999):
+                row = client.call(GET, table='t', key=b'key-%08d' % number)
+                self.assertEqual((row.outcome, row.doc_id), (FOUND, doc_id))
+            self.assertEqual(client.call(GET, table='t', key=b'key-00090000').outcome, ABSENT)
+            server.stop()
+
+    def test_flags_that_are_wrong(self):
+        for mode in 'large', 't=', '=x', 't=large':
+            done = support.run([LATCHKEYD, '--data', self.data, '--memory-mode', mode])
+            self.assertEqual(done.code, USAGE)
+            self.assertIn('expected mmap, huge or locked', done.err)
 
 
 class StartTest(ServerTestCase):

@@ -31,6 +31,17 @@ TEST(ServerOptions, ListensOnSeveralAddresses) {
               testing::ElementsAre("0.0.0.0:1", "unix:/s"));
 }
 
+TEST(ServerOptions, MemoryModesOfAllTablesAndOfOne) {
+  EXPECT_EQ(Parse({"--data", "d"}).options.OptionsOf("t").memory_mode, MemoryMode::kMmap);
+  const ServerOptions options =
+      Parse({"--data", "d", "--memory-mode", "huge,a=locked,b=mmap", "--segment-map-mib-max", "3"})
+          .options;
+  EXPECT_EQ(options.OptionsOf("t").memory_mode, MemoryMode::kHuge);
+  EXPECT_EQ(options.OptionsOf("a").memory_mode, MemoryMode::kLocked);
+  EXPECT_EQ(options.OptionsOf("b").memory_mode, MemoryMode::kMmap);
+  EXPECT_EQ(options.OptionsOf("b").segment_map_bytes_max, uint64_t{3} << 20);
+}
+
 TEST(ServerOptions, ReadsAFileThatFlagsOverride) {
   TempDir dir;
   const std::string path = dir.Path("latchkeyd.conf");
@@ -58,6 +69,8 @@ TEST(ServerOptions, UsageErrorsExitWith2) {
                                               {"--data", "d", "--batch-keys-max", "0"},
                                               {"--data", "d", "--batch-keys-max", "65537"},
                                               {"--data", "d", "--log-level", "loud"},
+                                              {"--data", "d", "--memory-mode", "large"},
+                                              {"--data", "d", "--memory-mode", "t=large"},
                                               {"--data", "d", "--no-such-flag"},
                                               {"--config", "/no/such/file"}}) {
     testing::internal::CaptureStderr();

@@ -11,7 +11,7 @@ uint64_t SeedOfThisTest() {
   const testing::TestInfo* const info =
       testing::UnitTest::GetInstance()->current_test_info();
   const std::string name = std::string(info->test_suite_name()) + "." + info->name();
-  return SeededChecksum(name.data(), name.size(), TestSeed());
+  return HashBytes(name.data(), name.size(), TestSeed());
 }
 
 }  // namespace

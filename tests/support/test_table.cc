@@ -53,8 +53,8 @@ absl::Status TestTable::AppendPartitioned(const std::vector<Row>& rows, uint8_t 
   std::vector<std::vector<SegmentRow>> parts(plan.partitions.size());
   for (size_t i = 0; i < rows.size(); ++i) {
     const std::string& key = rows[i].key;
-    const Hash128 hash = HashBytes(key.data(), key.size(), plan.identity.seed);
-    const size_t part = PartitionOf(hash.low, 0, partition_bits);
+    const uint64_t hash = HashBytes(key.data(), key.size(), plan.identity.seed);
+    const size_t part = PartitionOf(hash, 0, partition_bits);
     parts[part].push_back({hash, rows[i].doc_id.value_or(i), key, rows[i].value});
     ++plan.partitions[part].rows;
     plan.partitions[part].key_bytes += key.size();
@@ -65,16 +65,17 @@ absl::Status TestTable::AppendPartitioned(const std::vector<Row>& rows, uint8_t 
     plan.key_bytes_min = i == 0 ? key_bytes : std::min(plan.key_bytes_min, key_bytes);
     plan.key_bytes_max = std::max(plan.key_bytes_max, key_bytes);
   }
-  const bool fits_inline =
-      plan.key_bytes_min == plan.key_bytes_max && plan.key_bytes_max <= kInlineKeyBytesMax;
-  plan.layout = fits_inline && options.layout != LayoutChoice::kTermOrder ? Layout::kInline
-                                                                          : Layout::kTermOrder;
+  const bool fits_lines = plan.key_bytes_min == plan.key_bytes_max &&
+                          LineShape::SuitsRows(options.schema, plan.key_bytes_max);
+  plan.layout = fits_lines && options.layout != LayoutChoice::kPointer ? Layout::kLine
+                                                                       : Layout::kPointer;
+  if (options.hash_list) plan.hash_list = HashListShape::For(rows.size(), rows.size());
   const std::string file = SegmentFileName(manifest.generation, 0);
   LATCHKEY_ASSIGN_OR_RETURN(const auto writer,
                             SegmentWriter::Create(file_system_, Path(file), plan));
   for (auto& part : parts) {
     std::sort(part.begin(), part.end(), [](const SegmentRow& a, const SegmentRow& b) {
-      return a.hash.low < b.hash.low;
+      return a.hash < b.hash;
     });
     LATCHKEY_RETURN_IF_ERROR(writer->AddPartition(part));
   }

@@ -18,7 +18,6 @@ namespace latchkey {
 namespace {
 
 constexpr int kRoundsMin = 5;
-constexpr uint8_t kFilterBitsPerKey = 10;
 
 struct Contender {
   Peer& peer;
@@ -69,14 +68,14 @@ class Comparison {
         prefix_(fmt::format("warm/{}/s{}/", KeyShapeName(shape), segments)),
         table_{shape, options.rows, SegmentSizes(options.rows, segments),
                fmt::format("{}/peer", options.scratch_dir)},
-        snapshot_(BuildBenchTable(
-            fmt::format("{}/{}-s{}", options.scratch_dir, KeyShapeName(shape), segments), shape,
-            table_.segment_rows, kFilterBitsPerKey)),
+        data_dir_(fmt::format("{}/{}-s{}", options.scratch_dir, KeyShapeName(shape), segments)),
+        snapshot_(BuildBenchTable(data_dir_, shape, table_.segment_rows)),
         batches_(MakeOurBatches(table_, snapshot_)),
         singles_(MakeOurSingles(table_, snapshot_)),
         report_(report) {}
 
   const PeerTable& table() const { return table_; }
+  const std::string& data_dir() const { return data_dir_; }
   const Snapshot& snapshot() const { return *snapshot_; }
   int rounds() const { return rounds_; }
   Peer& batches() { return *batches_; }
@@ -124,6 +123,7 @@ class Comparison {
   const int rounds_;
   const std::string prefix_;
   const PeerTable table_;
+  const std::string data_dir_;
   const std::shared_ptr<const Snapshot> snapshot_;
   const std::unique_ptr<Peer> batches_;
   const std::unique_ptr<Peer> singles_;
@@ -143,7 +143,7 @@ void CompareWithLucene(Comparison& comparison) {
   std::filesystem::remove_all(comparison.table().dir);
 }
 
-void CompareWithMemory(Comparison& comparison, Report* report) {
+void CompareWithMemory(Comparison& comparison) {
   const std::string& path = comparison.snapshot().segments()[0]->path();
   // Asked before the limit maps the same file.
   const double our_huge_mib = HugeMibOfFile(path);
@@ -152,10 +152,13 @@ void CompareWithMemory(Comparison& comparison, Report* report) {
                      {*limit},
                      fmt::format("ours has {:.0f} MiB in huge pages, the limit {}", our_huge_mib,
                                  limit->settings()));
+  const auto huge_snapshot =
+      OpenBenchTable(comparison.data_dir(), {.memory_mode = MemoryMode::kHuge});
+  const auto ours = MakeOurBatches(comparison.table(), huge_snapshot);
   const std::unique_ptr<MemoryLimit> huge = MemoryLimit::OverHugePages(limit->size_bytes());
-  const auto samples = RunInterleaved({{*huge}}, comparison.table().rows, comparison.rounds());
-  report->AddMedian("warm", "warm/uuid16/s1/memory_limit_huge", "ns/line", samples[0],
-                    huge->name() + ": " + huge->settings());
+  comparison.AddTime("warm/uuid16/s1/batch_vs_memory_limit_huge", {*ours}, huge->name(), {*huge},
+                     fmt::format("ours has {} MiB in huge pages, the limit {}",
+                                 huge_snapshot->huge_bytes() >> 20, huge->settings()));
 }
 
 }  // namespace
@@ -163,7 +166,7 @@ void CompareWithMemory(Comparison& comparison, Report* report) {
 void RunPeersSuite(const SuiteOptions& options, Report* report) {
   {
     Comparison one(options, KeyShape::kUuid16, 1, report);
-    CompareWithMemory(one, report);
+    CompareWithMemory(one);
     one.AddSpeedOver("batch_vs_flat_hash_map", MakeStringMapPeer);
     one.AddSpeedOver("batch_vs_flat_hash_map_inline", MakeInlineMapPeer);
     one.AddSpeedOver("batch_vs_tinycdb", MakeTinyCdbPeer);

@@ -1,0 +1,176 @@
+#include "core/table/segment_map.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "core/base/checked_math.h"
+#include "core/base/error.h"
+#include "core/base/status_macros.h"
+#include "core/io/available_memory.h"
+#include "core/segment/hash_list.h"
+#include "core/table/bucket_match.h"
+
+namespace latchkey {
+namespace {
+
+// Entries a bucket when a map is made, and until it is made anew. At 24 one bucket in 14
+// overflows, at 27 one in 5.
+constexpr uint64_t kEntriesWanted = 24, kEntriesMost = 27;
+// Buckets behind the last, for what overflows from it.
+constexpr uint64_t kSpareBuckets = 64;
+// A map so small needs no look at what memory is left.
+constexpr uint64_t kSmallBytes = uint64_t{1} << 20;
+
+uint64_t RowsOf(std::span<const Segment* const> segments) {
+  uint64_t rows = 0;
+  for (const Segment* segment : segments) rows += segment->header().row_count;
+  return rows;
+}
+
+uint64_t HashMaskOf(std::span<const Segment* const> segments) {
+  unsigned bits = kHashBitsMax;
+  for (const Segment* segment : segments) {
+    bits = std::min<unsigned>(bits, segment->header().hash_bits);
+  }
+  return bits == 0 ? 0 : ~uint64_t{0} << (64 - bits);
+}
+
+// As many bits as number the segments, and four at least, so that a map has room for more.
+uint8_t SegmentMaskFor(size_t segments) {
+  return static_cast<uint8_t>((1u << std::max<unsigned>(4, std::bit_width(segments))) - 1);
+}
+
+absl::Status CheckMappable(std::span<const Segment* const> segments) {
+  if (segments.size() > kMappedSegmentsMax) {
+    return FailedPrecondition("a segment map takes at most {} segments, the generation has {}",
+                              kMappedSegmentsMax, segments.size());
+  }
+  for (const Segment* segment : segments) {
+    if (segment->header().hash_bits == 0) {
+      return FailedPrecondition("{}: it was built without a hash list", segment->path());
+    }
+  }
+  return absl::OkStatus();
+}
+
+uint64_t BytesFor(uint64_t bucket_count) { return (bucket_count + kSpareBuckets) * kBucketBytes; }
+
+absl::StatusOr<std::unique_ptr<AnonymousMemory>> AllocateMap(uint64_t size_bytes,
+                                                             uint64_t bytes_max) {
+  if (size_bytes > bytes_max) {
+    return absl::ResourceExhaustedError(fmt::format("a segment map takes {} KiB, {} are allowed",
+                                                    size_bytes >> 10, bytes_max >> 10));
+  }
+  if (size_bytes >= kSmallBytes) {
+    LATCHKEY_RETURN_IF_ERROR(CheckMemorySuffices("segment map", size_bytes));
+  }
+  return AnonymousMemory::Allocate(size_bytes);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<const SegmentMap>> SegmentMap::Build(
+    std::span<const Segment* const> segments, uint64_t bytes_max) {
+  LATCHKEY_RETURN_IF_ERROR(CheckMappable(segments));
+  std::unique_ptr<SegmentMap> map(new SegmentMap);
+  map->bucket_count_ = std::max<uint64_t>(1, CeilDiv(RowsOf(segments), kEntriesWanted));
+  const uint64_t size_bytes = BytesFor(map->bucket_count_);
+  LATCHKEY_ASSIGN_OR_RETURN(map->memory_, AllocateMap(size_bytes, bytes_max));
+  map->segments_.push_back(nullptr);
+  map->hash_mask_ = HashMaskOf(segments);
+  map->segment_mask_ = SegmentMaskFor(segments.size());
+  if (!segments.empty()) map->shard_bits_ = segments[0]->header().shard_bits;
+  LATCHKEY_RETURN_IF_ERROR(map->Insert(segments));
+  return map;
+}
+
+absl::StatusOr<std::unique_ptr<const SegmentMap>> SegmentMap::Extend(
+    std::span<const Segment* const> segments, uint64_t bytes_max) const {
+  LATCHKEY_RETURN_IF_ERROR(CheckMappable(segments));
+  const auto newer = segments.subspan(segments_.size() - 1);
+  const uint64_t rows = row_count_ + RowsOf(newer);
+  if (rows > bucket_count_ * kEntriesMost || segments.size() > segment_mask_ ||
+      HashMaskOf(newer) < hash_mask_) {
+    return Build(segments, bytes_max);
+  }
+  std::unique_ptr<SegmentMap> map(new SegmentMap);
+  LATCHKEY_ASSIGN_OR_RETURN(map->memory_, AllocateMap(size_bytes(), bytes_max));
+  std::memcpy(map->memory_->data(), memory_->data(), size_bytes());
+  map->segments_.push_back(nullptr);
+  // The same segments, as the new generation has them open.
+  map->segments_.insert(map->segments_.end(), segments.begin(), segments.end() - newer.size());
+  map->bucket_count_ = bucket_count_;
+  map->row_count_ = row_count_;
+  map->shard_bits_ = shard_bits_;
+  map->hash_mask_ = hash_mask_;
+  map->segment_mask_ = segment_mask_;
+  LATCHKEY_RETURN_IF_ERROR(map->Insert(newer));
+  return map;
+}
+
+absl::Status SegmentMap::Insert(std::span<const Segment* const> segments) {
+  for (const Segment* segment : segments) {
+    const SegmentHeader& header = segment->header();
+    LATCHKEY_ASSIGN_OR_RETURN(const std::string_view list, segment->ReadHashList());
+    const auto number = static_cast<uint8_t>(segments_.size());
+    bool fits = true;
+    const uint64_t rows = ForEachHash(
+        {header.hash_bits, header.hash_delta_bytes}, list, [&](uint64_t prefix) {
+          const uint64_t hash = prefix << (64 - header.hash_bits) >> shard_bits_;
+          fits &= InsertEntry(ProbeFor(hash), number);
+        });
+    if (rows != header.row_count) {
+      return DataLoss("{}: section 'hashes': expected {} hashes, found {}", segment->path(),
+                      header.row_count, rows);
+    }
+    if (!fits) {
+      return FailedPrecondition("{}: its hashes are too unlike random ones for a segment map",
+                                segment->path());
+    }
+    segments_.push_back(segment);
+    row_count_ += rows;
+  }
+  row_shape_ = segments_.size() == 1 ? nullptr : segments_[1]->row_shape();
+  for (size_t i = 1; i < segments_.size() && row_shape_ != nullptr; ++i) {
+    const LineShape* const other = segments_[i]->row_shape();
+    if (other == nullptr || *other != *row_shape_) row_shape_ = nullptr;
+  }
+  return absl::OkStatus();
+}
+
+bool SegmentMap::InsertEntry(const MapProbe& probe, uint8_t segment) {
+  uint8_t* const end = memory_->data() + size_bytes();
+  const uint8_t high = probe.high | segment;
+  for (auto* bucket = const_cast<uint8_t*>(probe.bucket); bucket != end; bucket += kBucketBytes) {
+    const unsigned count = bucket[kBucketEntryCount];
+    // The segment's other entries were the last to come. One for several keys is enough.
+    for (unsigned i = count; i > 0 && (bucket[kBucketHighBytes + i - 1] & segment_mask_) == segment;
+         --i) {
+      if (bucket[i - 1] == probe.low && bucket[kBucketHighBytes + i - 1] == high) return true;
+    }
+    if (count < kBucketEntries) {
+      bucket[count] = probe.low;
+      bucket[kBucketHighBytes + count] = high;
+      bucket[kBucketEntryCount] = static_cast<uint8_t>(count + 1);
+      return true;
+    }
+    bucket[kBucketOverflow] = 1;
+  }
+  return false;
+}
+
+uint32_t SegmentMap::NextSegment(const MapProbe& probe, uint32_t below) const {
+  uint32_t newest = 0;
+  for (MapProbe at = probe;; at.bucket += kBucketBytes) {
+    uint32_t mask;
+    MatchBuckets({&at, 1}, segment_mask_, &mask);
+    for (; mask != 0; mask &= mask - 1) {
+      const uint32_t segment = SegmentOf(at, std::countr_zero(mask), segment_mask_);
+      if (segment < below) newest = std::max(newest, segment);
+    }
+    if (at.bucket[kBucketOverflow] == 0) return newest;
+  }
+}
+
+}  // namespace latchkey
