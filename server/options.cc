@@ -57,7 +57,8 @@ ParsedCommandLine ParseServerCommandLine(int argc, char** argv) {
              if (!error.empty()) throw CLI::ValidationError("--memory-mode", error);
            }
          },
-         "mmap: the page cache keeps what is used; huge: all in memory, in 2 MiB pages; locked: all "
+         "mmap: the page cache keeps what is used; huge: all in memory, in 2 MiB pages; locked: "
+         "all "
          "in memory, not to be evicted. TABLE=MODE for one table, several by comma")
       ->delimiter(',')
       ->envname("LATCHKEY_MEMORY_MODE")

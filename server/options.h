@@ -29,8 +29,7 @@ struct ServerOptions {
   // How a table is to be opened.
   SnapshotOptions OptionsOf(const std::string& table) const {
     const auto own = table_memory_modes.find(table);
-    return {own == table_memory_modes.end() ? memory_mode : own->second,
-            segment_map_mib_max << 20};
+    return {own == table_memory_modes.end() ? memory_mode : own->second, segment_map_mib_max << 20};
   }
   std::string log_level = "info";
 

@@ -46,9 +46,9 @@ absl::Status Server::OpenTables() {
   }
   for (const std::string& table : tables) {
     const auto begin = std::chrono::steady_clock::now();
-    LATCHKEY_ASSIGN_OR_RETURN(
-        auto snapshot, Snapshot::OpenNewest(file_system, JoinPath(options_.data_dir, table),
-                                            options_.OptionsOf(table)));
+    LATCHKEY_ASSIGN_OR_RETURN(auto snapshot,
+                              Snapshot::OpenNewest(file_system, JoinPath(options_.data_dir, table),
+                                                   options_.OptionsOf(table)));
     const std::chrono::duration<double, std::milli> elapsed =
         std::chrono::steady_clock::now() - begin;
     spdlog::info(

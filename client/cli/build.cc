@@ -109,9 +109,7 @@ void AddInputOptions(CLI::App& command, BuildArguments* to) {
       .add_option("--key-kind", to->key_kind,
                   "raw, text, hex, uuid or u64; the first three may name the bytes that every key "
                   "has: hex(20)")
-      ->check([](const std::string& text) {
-        return Message(TableSchema().SetKeyKind(text));
-      })
+      ->check([](const std::string& text) { return Message(TableSchema().SetKeyKind(text)); })
       ->capture_default_str();
   command
       .add_option("--key-column", to->input.key_column,
@@ -157,7 +155,9 @@ void AddBuildCommand(CLI::App& app, int* exit_code) {
                    "When a key comes twice: reject the input, or keep the first or the last row")
       ->check(CLI::IsMember({"reject", "first", "last"}))
       ->capture_default_str();
-  command->add_option("--layout", to->layout, "auto, line or pointer: whole rows in lines, or pointers to records")
+  command
+      ->add_option("--layout", to->layout,
+                   "auto, line or pointer: whole rows in lines, or pointers to records")
       ->check(CLI::IsMember({"auto", "line", "pointer"}))
       ->capture_default_str();
   command
@@ -165,9 +165,9 @@ void AddBuildCommand(CLI::App& app, int* exit_code) {
                    "Bits of Bloom filter a key; 0 means no filter")
       ->check(CLI::Range(0u, kFilterBitsPerKeyMax))
       ->capture_default_str();
-  command->add_flag("--hash-list,!--no-hash-list", to->build.hash_list,
-                    "Store what a segment map is made of: 2 to 3 bytes a row, and without it a table "
-                    "of several segments is slower");
+  command->add_flag("!--no-hash-list", to->build.hash_list,
+                    "Leave out what a segment map is made of: 2 bytes a row less, but a table with "
+                    "such segments has no map, and is slower");
   command->add_option("--memory", to->memory_mib, "MiB to work in; what does not fit is spilled")
       ->check(CLI::Range(uint64_t{kBuildMemoryBytesMin >> 20}, uint64_t{1} << 24))
       ->capture_default_str();

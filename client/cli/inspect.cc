@@ -53,8 +53,8 @@ void PrintTable(const Json& table) {
   if (values == "fixed") values = fmt::format("of {} bytes", Number(table, "value_width"));
   std::string kind = table.at("key_kind").get<std::string>();
   if (Number(table, "key_bytes") != 0) kind += fmt::format("({})", Number(table, "key_bytes"));
-  PutLine(fmt::format("{} rows, key kind {}, {}-bit doc ids, values {}", Number(table, "rows"), kind,
-                      Number(table, "doc_id_bits"), values));
+  PutLine(fmt::format("{} rows, key kind {}, {}-bit doc ids, values {}", Number(table, "rows"),
+                      kind, Number(table, "doc_id_bits"), values));
   if (table.contains("memory_mode")) {
     PutLine(fmt::format("memory mode {}, {} in huge pages",
                         table.at("memory_mode").get<std::string>(),

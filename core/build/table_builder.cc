@@ -207,8 +207,9 @@ absl::Status Build::StartManifest() {
     LATCHKEY_ASSIGN_OR_RETURN(manifest_,
                               ReadManifest(file_system_, table_dir_, generations.back()));
     if (manifest_.shard_bits != 0) {
-      return FailedPrecondition("{}: it is one of {} shards of a table, which this program only reads",
-                                table_dir_, 1u << manifest_.shard_bits);
+      return FailedPrecondition(
+          "{}: it is one of {} shards of a table, which this program only reads", table_dir_,
+          1u << manifest_.shard_bits);
     }
     if (!options_.append) manifest_.segments.clear();
     if (options_.append && manifest_.schema != options_.schema) {

@@ -58,12 +58,12 @@ struct BuildResult {
 };
 
 // Reads all rows of `source` into a new segment and publishes a generation with it. Until the last
-// step the table is as it was, and after an error it still is, unless that error came from syncing the
-// folder after the manifest was renamed into place: then the new generation stands, whole.
-// Memory: `memory_bytes`, or the rows of the largest of 1,024 partitions if that is more. `progress`
-// is called now and then, from the calling thread.
-// Errors: what the source gives; InvalidArgument for options or rows that contradict each other, and
-// for duplicates under kReject; FailedPrecondition when another writer is at work.
+// step the table is as it was, and after an error it still is, unless that error came from syncing
+// the folder after the manifest was renamed into place: then the new generation stands, whole.
+// Memory: `memory_bytes`, or the rows of the largest of 1,024 partitions if that is more.
+// `progress` is called now and then, from the calling thread. Errors: what the source gives;
+// InvalidArgument for options or rows that contradict each other, and for duplicates under kReject;
+// FailedPrecondition when another writer is at work.
 absl::StatusOr<BuildResult> BuildTable(FileSystem& file_system, const BuildOptions& options,
                                        RecordSource& source,
                                        const std::function<void(const BuildProgress&)>& progress);

@@ -44,7 +44,8 @@ absl::StatusOr<std::unique_ptr<MappedFile>> CopyFile(FileSystem& file_system,
   for (uint64_t at = 0; at < size_bytes; at += kChunkBytes) {
     const size_t wanted = std::min(kChunkBytes, size_bytes - at);
     LATCHKEY_ASSIGN_OR_RETURN(const size_t got, file->ReadAt(at, wanted, chunk.data()));
-    if (got != wanted) return DataLoss("{}: cut off at offset {} while it was read", path, at + got);
+    if (got != wanted)
+      return DataLoss("{}: cut off at offset {} while it was read", path, at + got);
     // Holes of the file take no memory.
     const bool hole = chunk[0] == '\0' && std::memcmp(chunk.data(), chunk.data() + 1, got - 1) == 0;
     if (!hole) std::memcpy(memory->data() + at, chunk.data(), got);
@@ -73,8 +74,8 @@ std::optional<MemoryMode> ParseMemoryMode(std::string_view name) {
   return {};
 }
 
-absl::StatusOr<std::unique_ptr<MappedFile>> MapFile(FileSystem& file_system, const std::string& path,
-                                                    MemoryMode mode) {
+absl::StatusOr<std::unique_ptr<MappedFile>> MapFile(FileSystem& file_system,
+                                                    const std::string& path, MemoryMode mode) {
   LATCHKEY_ASSIGN_OR_RETURN(auto file, file_system.Map(path));
   const uint64_t size_bytes = file->size_bytes();
   if (mode == MemoryMode::kMmap || size_bytes == 0) return file;

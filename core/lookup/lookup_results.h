@@ -24,11 +24,14 @@ struct LookupResult {
 // K answers as columns. Values point into the snapshot.
 struct LookupResults {
   std::vector<Outcome> outcomes;
-  std::vector<uint64_t> doc_ids;         // 0 where nothing was found
-  std::vector<std::string_view> values;  // empty where nothing was found; none if the table has none
+  std::vector<uint64_t> doc_ids;  // 0 where nothing was found
+  // Empty where nothing was found; no elements at all when the table has no values.
+  std::vector<std::string_view> values;
 
   size_t size() const { return outcomes.size(); }
-  LookupResult at(size_t i) const { return {outcomes[i], doc_ids[i], values.empty() ? std::string_view() : values[i]}; }
+  LookupResult at(size_t i) const {
+    return {outcomes[i], doc_ids[i], values.empty() ? std::string_view() : values[i]};
+  }
 };
 
 }  // namespace latchkey

@@ -21,7 +21,8 @@ void Aim(const Partition& partition, uint8_t i, Tile* tile) {
 
 void Resolve(Held held, const RowRef& row, uint8_t i, Tile* tile) {
   tile->resolved[i] = held != Held::kNothing;
-  if (held == Held::kDamaged) [[unlikely]] tile->outcomes[i] = Outcome::kDamaged;
+  if (held == Held::kDamaged) [[unlikely]]
+    tile->outcomes[i] = Outcome::kDamaged;
   if (held != Held::kRow) return;
   tile->outcomes[i] = Outcome::kFound;
   tile->doc_ids[i] = row.doc_id;
@@ -129,8 +130,8 @@ void LineStage(Tile* tile, uint8_t* pointing, size_t* pointing_count, uint32_t* 
     if (LookAtLine(i, &pointers[i], tile)) continue;
     pointing[(*pointing_count)++] = i;
     const Partition& partition = *tile->partitions[i];
-    const uint64_t offset = OffsetOfPointer(Load<uint64_t>(partition.segment->shape().Entry(
-        tile->addresses[i], std::countr_zero(pointers[i]))));
+    const uint64_t offset = OffsetOfPointer(Load<uint64_t>(
+        partition.segment->shape().Entry(tile->addresses[i], std::countr_zero(pointers[i]))));
     if (offset < partition.record_bytes) PrefetchEnds(partition.records + offset, kCacheLineBytes);
   }
 }
@@ -141,8 +142,8 @@ void RecordStage(const uint8_t* pointing, size_t pointing_count, const uint32_t*
     const uint8_t i = pointing[n];
     const Partition& partition = *tile->partitions[i];
     RowRef row;
-    const Held held = partition.segment->FindInRecords(
-        partition, tile->addresses[i], pointers[i], tile->keys[i], tile->hashes[i], &row);
+    const Held held = partition.segment->FindInRecords(partition, tile->addresses[i], pointers[i],
+                                                       tile->keys[i], tile->hashes[i], &row);
     Resolve(held, row, i, tile);
   }
 }
@@ -311,7 +312,8 @@ Held ProbeOne(const Segment& segment, bool use_filter, std::string_view key, uin
     return Held::kNothing;
   }
   const uint8_t pilot = *partition.PilotAddress(hash);
-  if (pilot == 0) [[unlikely]] return Held::kDamaged;
+  if (pilot == 0) [[unlikely]]
+    return Held::kDamaged;
   const uint8_t* const line = partition.LineAddress(hash, pilot);
   if (segment.header().layout == Layout::kLine) return segment.FindInLine(line, key, row);
   Held held;

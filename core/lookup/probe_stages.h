@@ -38,7 +38,7 @@ struct Tile {
   size_t live_count = 0;
   uint8_t probing[kTileKeys];  // of the keys that are being looked for in a segment
   size_t probing_count = 0;
-  bool resolved[kTileKeys];              // no older segment counts
+  bool resolved[kTileKeys];                // no older segment counts
   const Partition* partitions[kTileKeys];  // where it is looked for, or was found
   const uint8_t* addresses[kTileKeys];     // what the next stage reads
   const uint8_t* values[kTileKeys];        // of a found key: its value or locator

@@ -24,10 +24,10 @@ constexpr size_t kAtMagic = 0, kAtMajor = 8, kAtMinor = 10, kAtHeaderBytes = 12,
                  kAtSeed = 32, kAtSchemaId = 40, kAtSegmentId = 48, kAtMandatoryFeatures = 56,
                  kAtOptionalFeatures = 64, kAtRowCount = 72, kAtTombstoneCount = 80, kAtLayout = 88,
                  kAtFilterKind = 89, kAtFilterBitsPerKey = 90, kAtFilterHashes = 91,
-                 kAtShardBits = 92, kAtPartitionBits = 93, kAtHashBits = 94,
-                 kAtHashDeltaBytes = 95, kAtShard = 96, kAtLineBytes = 98, kAtKeyBytesMin = 100,
-                 kAtKeyBytesMax = 102, kAtKeyPrefixMin = 104, kAtKeyPrefixMax = 112,
-                 kAtSections = 120, kSectionEntryBytes = 16,
+                 kAtShardBits = 92, kAtPartitionBits = 93, kAtHashBits = 94, kAtHashDeltaBytes = 95,
+                 kAtShard = 96, kAtLineBytes = 98, kAtKeyBytesMin = 100, kAtKeyBytesMax = 102,
+                 kAtKeyPrefixMin = 104, kAtKeyPrefixMax = 112, kAtSections = 120,
+                 kSectionEntryBytes = 16,
                  kAtChecksumsChecksum = kAtSections + kSectionCount * kSectionEntryBytes,
                  kAtSchemaBytes = kAtChecksumsChecksum + 8, kAtSchema = kAtSchemaBytes + 2,
                  kAtZeros = kAtSchema + kSchemaDescriptorBytesMax,
@@ -71,14 +71,13 @@ absl::Status CheckScalars(const SegmentHeader& header) {
   LATCHKEY_RETURN_IF_ERROR(
       range(kAtShard, "shard", 0, (uint64_t{1} << header.shard_bits) - 1, header.shard));
   const bool hashes = header.hash_bits != 0;
-  LATCHKEY_RETURN_IF_ERROR(
-      range(kAtHashBits, "hash bits", 0, kHashBitsMax, header.hash_bits));
+  LATCHKEY_RETURN_IF_ERROR(range(kAtHashBits, "hash bits", 0, kHashBitsMax, header.hash_bits));
   LATCHKEY_RETURN_IF_ERROR(range(kAtHashDeltaBytes, "hash difference",
                                  hashes ? kHashDeltaBytesMin : 0, hashes ? kHashDeltaBytesMax : 0,
                                  header.hash_delta_bytes));
   LATCHKEY_RETURN_IF_ERROR(range(kAtRowCount, "row count", 0, kSegmentRowsMax, header.row_count));
-  LATCHKEY_RETURN_IF_ERROR(range(kAtTombstoneCount, "tombstone count", 0, header.row_count,
-                                 header.tombstone_count));
+  LATCHKEY_RETURN_IF_ERROR(
+      range(kAtTombstoneCount, "tombstone count", 0, header.row_count, header.tombstone_count));
   const uint64_t key_low = header.row_count == 0 ? 0 : 1;
   const uint64_t key_high = header.row_count == 0 ? 0 : kKeyBytesMax;
   LATCHKEY_RETURN_IF_ERROR(
@@ -91,10 +90,9 @@ absl::Status CheckScalars(const SegmentHeader& header) {
   if (header.layout == Layout::kLine) {
     const uint64_t longest =
         kLineRecordBytesMax - header.schema.doc_id_bytes - header.schema.InlineValueBytes();
-    LATCHKEY_RETURN_IF_ERROR(range(kAtKeyBytesMax, "longest key of a line layout",
-                                   header.key_bytes_min,
-                                   std::min<uint64_t>(header.key_bytes_min, longest),
-                                   header.key_bytes_max));
+    LATCHKEY_RETURN_IF_ERROR(
+        range(kAtKeyBytesMax, "longest key of a line layout", header.key_bytes_min,
+              std::min<uint64_t>(header.key_bytes_min, longest), header.key_bytes_max));
     shape = LineShape::OfRows(header.schema, header.key_bytes_max);
   }
   return range(kAtLineBytes, "line bytes", shape.line_bytes(), shape.line_bytes(),
@@ -146,9 +144,7 @@ absl::Status CheckSections(const SegmentHeader& header) {
 
 }  // namespace
 
-std::string_view LayoutName(Layout layout) {
-  return layout == Layout::kLine ? "line" : "pointer";
-}
+std::string_view LayoutName(Layout layout) { return layout == Layout::kLine ? "line" : "pointer"; }
 
 std::string_view ValueKindName(ValueKind kind) {
   switch (kind) {
@@ -162,8 +158,8 @@ std::string_view ValueKindName(ValueKind kind) {
 }
 
 std::string_view SectionName(SectionKind kind) {
-  constexpr std::string_view kNames[kSectionCount] = {
-      "directory", "filter", "pilots", "lines", "records", "values", "hashes", "checksums"};
+  constexpr std::string_view kNames[kSectionCount] = {"directory", "filter", "pilots", "lines",
+                                                      "records",   "values", "hashes", "checksums"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -392,7 +388,8 @@ absl::StatusOr<SegmentHeader> DecodeHeader(std::string_view bytes) {
     return BadField(kAtSchemaId, "schema id", header.schema.Id(), id);
   }
   // A later minor version may have put something here that can be overlooked.
-  for (size_t at = kAtSchema + schema_bytes; minor == kFormatMinor && at < kAtHeaderChecksum; ++at) {
+  for (size_t at = kAtSchema + schema_bytes; minor == kFormatMinor && at < kAtHeaderChecksum;
+       ++at) {
     if (bytes[at] != '\0') return BadField(at, "reserved", 0, static_cast<uint8_t>(bytes[at]));
   }
   LATCHKEY_RETURN_IF_ERROR(CheckScalars(header));
@@ -437,8 +434,7 @@ absl::StatusOr<std::vector<PartitionEntry>> DecodeDirectory(const SegmentHeader&
                       entry.records_offset == RoundUp(records, kPageBytes) && entry.lines >= 1 &&
                       entry.groups >= 1 && entry.row_count <= kPartitionRowsMax &&
                       entry.record_bytes <= kPartitionRecordBytesMax &&
-                      (pointers ? entry.row_count <= entry.record_bytes
-                                : entry.record_bytes == 0);
+                      (pointers ? entry.row_count <= entry.record_bytes : entry.record_bytes == 0);
     if (!good) {
       return DataLoss("directory entry {} at offset {} is inconsistent", i,
                       header.section(SectionKind::kDirectory).offset + i * kPartitionEntryBytes);

@@ -33,10 +33,11 @@ struct HashListShape {
     const unsigned wanted =
         std::min<unsigned>(kHashBitsMax, static_cast<unsigned>(std::bit_width(table_rows)) + 9);
     for (unsigned bytes = kHashDeltaBytesMin;; ++bytes) {
-      const unsigned bits = static_cast<unsigned>(std::bit_width(std::max<uint64_t>(rows, 1))) - 1 +
-                            8 * bytes - 3;
+      const unsigned bits =
+          static_cast<unsigned>(std::bit_width(std::max<uint64_t>(rows, 1))) - 1 + 8 * bytes - 3;
       if (bits < wanted && bytes < kHashDeltaBytesMax) continue;
-      return {static_cast<uint8_t>(std::min(bits, kHashBitsMax)), static_cast<uint8_t>(bytes)};
+      return {static_cast<uint8_t>(std::clamp(bits, wanted, kHashBitsMax)),
+              static_cast<uint8_t>(bytes)};
     }
   }
   uint64_t escape() const { return (uint64_t{1} << (8 * delta_bytes)) - 1; }

@@ -14,7 +14,8 @@ uint32_t EntriesIn(unsigned line_shift, size_t entry_bytes) {
 // Whether so many entries fill a line well enough. A second line to read is worth less waste than
 // a third and fourth.
 bool FillsLine(unsigned line_shift, size_t entry_bytes) {
-  const size_t filled_percent = 100 * EntriesIn(line_shift, entry_bytes) * entry_bytes >> line_shift;
+  const size_t filled_percent =
+      100 * EntriesIn(line_shift, entry_bytes) * entry_bytes >> line_shift;
   return EntriesIn(line_shift, entry_bytes) >= 2 &&
          filled_percent >= (line_shift == kLineShiftMin ? 85u : 75u);
 }

@@ -45,7 +45,8 @@ inline uint32_t EntriesMask(uint8_t mark) { return (uint32_t{1} << (mark & ~kMar
 class LineShape {
  public:
   LineShape() = default;
-  // Of rows of the line layout. The line is the smallest that wastes little; FORMAT.md has the rule.
+  // Of rows of the line layout. The line is the smallest that wastes little; FORMAT.md has the
+  // rule.
   static LineShape OfRows(const TableSchema& schema, size_t key_bytes);
   static LineShape OfPointers(const TableSchema& schema);
 
@@ -62,9 +63,7 @@ class LineShape {
   unsigned doc_id_bytes() const { return doc_id_bytes_; }
 
   uint8_t Mark(const uint8_t* line) const { return line[line_bytes() - 1]; }
-  bool IsMark(uint8_t mark) const {
-    return static_cast<uint8_t>(mark - kMarkBit) <= entries_;
-  }
+  bool IsMark(uint8_t mark) const { return static_cast<uint8_t>(mark - kMarkBit) <= entries_; }
   const uint8_t* Entry(const uint8_t* line, uint32_t index) const {
     return line + index * entry_bytes_;
   }

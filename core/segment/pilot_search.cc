@@ -21,7 +21,8 @@ bool PilotSearch::Place(std::span<const uint64_t> hashes, unsigned shard_and_par
     size_begins_[size] += size_begins_[size - 1];
   }
   by_size_.resize(groups);
-  for (uint32_t g = 0; g < groups; ++g) by_size_[size_begins_[largest - group_begins_[g + 1]]++] = g;
+  for (uint32_t g = 0; g < groups; ++g)
+    by_size_[size_begins_[largest - group_begins_[g + 1]]++] = g;
   for (uint32_t g = 0; g < groups; ++g) group_begins_[g + 1] += group_begins_[g];
 
   pilots_.resize(groups);

@@ -1,7 +1,8 @@
 // Pointer layout: for keys of any length. A line's entries point to records.
 //
 //   pointer = record's offset + 1 (40 bits, into the partition's records) | tag (24)
-//   record  = doc id, complemented (4 or 8 bytes) | value or its locator | key length (varint) | key
+//   record  = doc id, complemented (4 or 8 bytes) | value or its locator | key length (varint) |
+//   key
 //
 // A hit waits for the line, then the record; the tag lets all but one in 2^24 of the wrong
 // candidates go without reading theirs. A pointer field of zero is a hole in the file. Records lie

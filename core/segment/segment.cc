@@ -106,9 +106,9 @@ uint32_t Segment::PointersInLine(const uint8_t* line, uint64_t hash, Held* held)
   }
   uint32_t same = 0;
   for (uint32_t i = 0; i < shape_.entries(); ++i) {
-    same |= static_cast<uint32_t>(TagOfPointer(Load<uint64_t>(shape_.Entry(line, i))) ==
-                                  TagOf(hash))
-            << i;
+    same |=
+        static_cast<uint32_t>(TagOfPointer(Load<uint64_t>(shape_.Entry(line, i))) == TagOf(hash))
+        << i;
   }
   *held = Held::kNothing;
   return same & EntriesMask(mark);

@@ -79,8 +79,9 @@ class Segment {
   // other sections, but where `mode` takes all of the file into memory. Errors name the file;
   // DataLoss for damage, FailedPrecondition for another format version, ResourceExhausted when
   // `mode` asks for more memory than there is.
-  static absl::StatusOr<std::unique_ptr<const Segment>> Open(
-      FileSystem& file_system, const std::string& path, MemoryMode mode = MemoryMode::kMmap);
+  static absl::StatusOr<std::unique_ptr<const Segment>> Open(FileSystem& file_system,
+                                                             const std::string& path,
+                                                             MemoryMode mode = MemoryMode::kMmap);
 
   const std::string& path() const { return path_; }
   const MappedFile& file() const { return *file_; }
@@ -89,9 +90,7 @@ class Segment {
   const std::vector<Partition>& partitions() const { return partitions_; }
   const LineShape& shape() const { return shape_; }
   // The same, if lines hold whole rows; else null.
-  const LineShape* row_shape() const {
-    return header_.layout == Layout::kLine ? &shape_ : nullptr;
-  }
+  const LineShape* row_shape() const { return header_.layout == Layout::kLine ? &shape_ : nullptr; }
 
   // False: no key of that length, or with that KeyPrefix, is in it.
   bool MayHoldLength(size_t key_bytes) const {
@@ -112,7 +111,8 @@ class Segment {
   // Looks for a key in its line, as Partition::LineAddress has it; layout kLine.
   Held FindInLine(const uint8_t* line, std::string_view key, RowRef* row) const {
     const uint8_t mark = shape_.Mark(line);
-    if (!shape_.IsMark(mark)) [[unlikely]] return Held::kDamaged;
+    if (!shape_.IsMark(mark)) [[unlikely]]
+      return Held::kDamaged;
     if (key.size() != shape_.key_bytes()) return Held::kNothing;
     const uint32_t same = MatchKeys(shape_, line, key.data()) & EntriesMask(mark);
     if (same == 0) return Held::kNothing;
@@ -154,7 +154,8 @@ class Segment {
     const uint64_t field = LoadDocIdField(doc_id, doc_id_bytes);
     row->doc_id = DocIdOfField(field, doc_id_bytes);
     row->value = value;
-    if (field > kDocIdTombstone) [[likely]] return Held::kRow;
+    if (field > kDocIdTombstone) [[likely]]
+      return Held::kRow;
     return field == kDocIdTombstone ? Held::kTombstone : Held::kDamaged;
   }
   const uint8_t* section_data(SectionKind kind) const {

@@ -120,8 +120,8 @@ void SegmentWriter::PlanSections() {
     rows += partition.rows;
     bound(SectionKind::kFilter) += 8 * FilterWordsFor(partition.rows, plan_.filter_bits_per_key);
     bound(SectionKind::kPilots) += GroupsFor(partition.rows);
-    bound(SectionKind::kLines) += RoundUp(
-        LinesBound(partition.rows, shape_.entries()) << shape_.line_shift(), kPageBytes);
+    bound(SectionKind::kLines) +=
+        RoundUp(LinesBound(partition.rows, shape_.entries()) << shape_.line_shift(), kPageBytes);
     if (plan_.layout == Layout::kPointer) {
       bound(SectionKind::kRecords) +=
           RoundUp(RecordsBound(plan_.schema, partition, plan_.key_bytes_max), kPageBytes);
@@ -210,7 +210,8 @@ absl::Status SegmentWriter::WriteFilter(std::span<const SegmentRow> rows, Partit
 
 absl::StatusOr<uint8_t*> SegmentWriter::StoreRow(const SegmentRow& row, uint8_t* to) {
   const TableSchema& schema = plan_.schema;
-  StoreDocIdField(to, row.tombstone ? kDocIdTombstone : FieldOfDocId(row.doc_id, schema.doc_id_bytes),
+  StoreDocIdField(to,
+                  row.tombstone ? kDocIdTombstone : FieldOfDocId(row.doc_id, schema.doc_id_bytes),
                   schema.doc_id_bytes);
   to += schema.doc_id_bytes;
   uint8_t* const after = to + schema.InlineValueBytes();
@@ -263,7 +264,7 @@ absl::Status SegmentWriter::WriteRecords(std::span<const SegmentRow> rows, Parti
                              kPartitionRecordBytesMax);
     }
     records_.resize(offset + size_bytes);
-    LATCHKEY_ASSIGN_OR_RETURN(uint8_t* to,
+    LATCHKEY_ASSIGN_OR_RETURN(uint8_t * to,
                               StoreRow(row, reinterpret_cast<uint8_t*>(records_.data()) + offset));
     to = StoreVarint(to, row.key.size());
     std::memcpy(to, row.key.data(), row.key.size());

@@ -57,9 +57,9 @@ class SegmentWriter {
                                                                const SegmentPlan& plan);
   ~SegmentWriter();
 
-  // Adds the rows of the next partition: `rows` in the order of their hashes, keys distinct. Partitions
-  // without rows are added too. Errors: what writing gives; InvalidArgument for an oversize
-  // partition.
+  // Adds the rows of the next partition: `rows` in the order of their hashes, keys distinct.
+  // Partitions without rows are added too. Errors: what writing gives; InvalidArgument for an
+  // oversize partition.
   absl::Status AddPartition(std::span<const SegmentRow> rows);
 
   // Writes checksums and header, syncs and closes. After the last partition.

@@ -17,8 +17,8 @@ void MatchPortable(std::span<const MapProbe> probes, uint8_t segment_mask, uint3
     const uint8_t* const high = probe.bucket + kBucketHighBytes;
     uint32_t mask = 0;
     for (unsigned i = 0; i < kBucketEntries; ++i) {
-      const bool same = probe.bucket[i] == probe.low &&
-                        (high[i] & ~segment_mask & 0xFF) == probe.high;
+      const bool same =
+          probe.bucket[i] == probe.low && (high[i] & ~segment_mask & 0xFF) == probe.high;
       mask |= static_cast<uint32_t>(same) << i;
     }
     masks[p] = mask;
@@ -47,14 +47,13 @@ void MatchSse2(std::span<const MapProbe> probes, uint8_t segment_mask, uint32_t*
   const __m256i fingerprint_bits = _mm256_set1_epi8(static_cast<char>(~segment_mask));
   for (size_t p = 0; p < probes.size(); ++p) {
     const auto* bucket = reinterpret_cast<const __m256i*>(probes[p].bucket);
-    const __m256i same_low = _mm256_cmpeq_epi8(
-        _mm256_load_si256(bucket), _mm256_set1_epi8(static_cast<char>(probes[p].low)));
+    const __m256i same_low = _mm256_cmpeq_epi8(_mm256_load_si256(bucket),
+                                               _mm256_set1_epi8(static_cast<char>(probes[p].low)));
     const __m256i same_high =
         _mm256_cmpeq_epi8(_mm256_and_si256(_mm256_load_si256(bucket + 1), fingerprint_bits),
                           _mm256_set1_epi8(static_cast<char>(probes[p].high)));
-    masks[p] =
-        static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_and_si256(same_low, same_high))) &
-        kEntriesMask;
+    masks[p] = static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_and_si256(same_low, same_high))) &
+               kEntriesMask;
   }
 }
 

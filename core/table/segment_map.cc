@@ -115,8 +115,8 @@ absl::Status SegmentMap::Insert(std::span<const Segment* const> segments) {
     LATCHKEY_ASSIGN_OR_RETURN(const std::string_view list, segment->ReadHashList());
     const auto number = static_cast<uint8_t>(segments_.size());
     bool fits = true;
-    const uint64_t rows = ForEachHash(
-        {header.hash_bits, header.hash_delta_bytes}, list, [&](uint64_t prefix) {
+    const uint64_t rows =
+        ForEachHash({header.hash_bits, header.hash_delta_bytes}, list, [&](uint64_t prefix) {
           const uint64_t hash = prefix << (64 - header.hash_bits) >> shard_bits_;
           fits &= InsertEntry(ProbeFor(hash), number);
         });

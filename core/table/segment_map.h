@@ -28,8 +28,8 @@ namespace latchkey {
 
 inline constexpr size_t kBucketBytes = 64;
 inline constexpr size_t kBucketEntries = 31;
-inline constexpr size_t kBucketEntryCount = 31;      // offset of the number of entries
-inline constexpr size_t kBucketHighBytes = 32;  // offset of the high bytes
+inline constexpr size_t kBucketEntryCount = 31;  // offset of the number of entries
+inline constexpr size_t kBucketHighBytes = 32;   // offset of the high bytes
 inline constexpr size_t kBucketOverflow = 63;
 inline constexpr uint32_t kMappedSegmentsMax = 255;
 
@@ -50,8 +50,8 @@ class SegmentMap {
       std::span<const Segment* const> segments, uint64_t bytes_max);
   // A map of the same segments and newer ones. As Build, but the older ones are not read again,
   // unless the map has become too small for all.
-  absl::StatusOr<std::unique_ptr<const SegmentMap>> Extend(
-      std::span<const Segment* const> segments, uint64_t bytes_max) const;
+  absl::StatusOr<std::unique_ptr<const SegmentMap>> Extend(std::span<const Segment* const> segments,
+                                                           uint64_t bytes_max) const;
 
   MapProbe ProbeFor(uint64_t hash) const {
     const auto product =

@@ -46,9 +46,9 @@ absl::StatusOr<std::shared_ptr<const Snapshot>> Snapshot::Open(FileSystem& file_
   std::shared_ptr<Snapshot> snapshot(new Snapshot(std::move(manifest)));
   snapshot->memory_mode_ = options.memory_mode;
   for (const SegmentRef& ref : snapshot->manifest_.segments) {
-    LATCHKEY_ASSIGN_OR_RETURN(auto segment,
-                              Segment::Open(file_system, JoinPath(table_dir, ref.file),
-                                            options.memory_mode));
+    LATCHKEY_ASSIGN_OR_RETURN(
+        auto segment,
+        Segment::Open(file_system, JoinPath(table_dir, ref.file), options.memory_mode));
     LATCHKEY_RETURN_IF_ERROR(CheckBelongs(snapshot->manifest_, ref, *segment));
     if (options.memory_mode != MemoryMode::kMmap) {
       snapshot->huge_bytes_ += HugePageBytes(segment->file().data(), segment->file().size_bytes());

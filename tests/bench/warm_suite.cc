@@ -139,8 +139,8 @@ void RunSizes(const SuiteOptions& options, Report* report) {
 // What filters are worth where there is no segment map, as in the seeds' format.
 void RunFilters(const SuiteOptions& options, Report* report) {
   const std::vector<uint64_t> sizes = SegmentSizes(options.rows, 15);
-  const auto on = BuildBenchTable(options.scratch_dir + ".on", KeyShape::kUuid16, sizes,
-                                  {.hash_list = false});
+  const auto on =
+      BuildBenchTable(options.scratch_dir + ".on", KeyShape::kUuid16, sizes, {.hash_list = false});
   const auto off = BuildBenchTable(options.scratch_dir + ".off", KeyShape::kUuid16, sizes,
                                    {.filter_bits_per_key = 0, .hash_list = false});
   for (const int hit_percent : {90, 10}) {

@@ -408,7 +408,7 @@ std::vector<BadHeader> BadHeaders(const SegmentHeader& good) {
                                 {"hash difference", 95, {{94, 1, 0}, {95, 1, 2}}},
                                 {"hash difference", 95, {{94, 1, 20}, {95, 1, 0}}},
                                 {"hash difference", 95, {{94, 1, 20}, {95, 1, 1}}},
-                                {"hash difference", 95, {{94, 1, 20}, {95, 1, 5}}},
+                                {"hash difference", 95, {{94, 1, 20}, {95, 1, 7}}},
                                 {"shard", 96, {{92, 1, 3}, {96, 2, 8}}},
                                 {"shard", 96, {{92, 1, 8}, {96, 2, UINT16_MAX}}},
                                 {"shortest key", 100, {{100, 2, 32'767}, {102, 2, 32'767}}},

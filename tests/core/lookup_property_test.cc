@@ -132,6 +132,7 @@ struct WriteOptions {
   Layout layout = Layout::kPointer;
   uint8_t filter_bits = 10;
   bool hash_list = true;
+  uint8_t hash_bits = 0;  // of the list; 0: as many as a build chooses
   uint8_t partition_bits = 0;
 };
 
@@ -165,6 +166,7 @@ class WrittenTable {
     plan.partition_bits = options.partition_bits;
     plan.partitions.resize(size_t{1} << plan.partition_bits);
     if (options.hash_list) plan.hash_list = HashListShape::For(rows.size(), 10 * rows.size());
+    if (options.hash_bits != 0) plan.hash_list = {options.hash_bits, kHashDeltaBytesMin};
     std::vector<std::vector<SegmentRow>> parts(plan.partitions.size());
     auto& reference = reference_.emplace_back();
     for (const WrittenRow& row : rows) {
@@ -806,6 +808,39 @@ TEST_F(LookupPropertyTest, TombstonesHideWhatIsOlder) {
         }
         files_ = MemoryFileSystem();
       }
+    }
+  }
+}
+
+// Keys that another's bytes begin or end, in segments of one line and with a map that names all
+// segments for nearly all keys: so they come to that line, and differ in their length only.
+TEST_F(LookupPropertyTest, KeysOfOtherLengthsInTheSameLine) {
+  for (const size_t key_bytes : {7, 8, 16, 20, 36}) {
+    for (int round = 0; round < 20; ++round) {
+      WrittenTable table(files_, {}, random_);
+      std::vector<std::string> questions;
+      for (int i = 0; i < 3; ++i) {
+        std::vector<WrittenRow> rows;
+        for (std::string& key : DistinctKeys(random_, 2, key_bytes)) {
+          // A string's bytes are followed by a zero byte, which is not part of it.
+          key.back() = random_.OneIn(2) ? '\0' : 'x';
+          for (const size_t length : {size_t{0}, size_t{1}, key_bytes / 2, key_bytes - 1}) {
+            questions.push_back(key.substr(0, length));
+            questions.push_back(key + random_.Bytes(1 + length));
+            questions.push_back(key + std::string(1 + length, '\0'));
+          }
+          questions.push_back(key);
+          rows.push_back({std::move(key), random_.Below(1000), ""});
+        }
+        ASSERT_OK(table.Add(rows, {.layout = Layout::kLine, .hash_bits = 1}));
+      }
+      ASSERT_OK_AND_ASSIGN(const auto snapshot, table.Open({}));
+      for (const auto& segment : snapshot->segments()) {
+        ASSERT_EQ(segment->partitions()[0].line_count, 1u);
+      }
+      ASSERT_NE(snapshot->segment_map(), nullptr);
+      ASSERT_NO_FATAL_FAILURE(ExpectSameAnswers(*snapshot, table, questions, 64));
+      files_ = MemoryFileSystem();
     }
   }
 }

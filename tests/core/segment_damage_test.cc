@@ -141,7 +141,7 @@ class SegmentDamageTest : public SeededTest, public testing::WithParamInterface<
 
     keys_ = table_->reference().Keys();
     stored_count_ = keys_.size();
-    for (std::string& stranger : StrangerKeys(random_, keys_, 60)) {
+    for (std::string& stranger : StrangerKeys(random_, keys_, 30)) {
       if (table_->reference().Lookup(stranger).outcome == Outcome::kAbsent) {
         keys_.push_back(std::move(stranger));
       }
@@ -319,7 +319,8 @@ class SegmentDamageTest : public SeededTest, public testing::WithParamInterface<
       const LookupResult one = LookupOne(*snapshot_, views_[i]);
       check("one by one", i, one);
       check("batch", i, results.at(i));
-      // A key that the segment can't hold may be known to be absent before or after its damage.
+      // A stranger may be excluded by its first bytes before the damage is met, which only one of
+      // the ways looks at.
       if (i < stored_count_) {
         EXPECT_EQ(one, results.at(i)) << i;
       }
@@ -331,8 +332,7 @@ class SegmentDamageTest : public SeededTest, public testing::WithParamInterface<
       filtering.Lookup(*snapshot_, views_, &results);
       for (size_t i = 0; i < views_.size(); ++i) check("batch with filter", i, results.at(i));
     }
-    if (mutation.flipped_bits == 1 || mutation.range.size_bytes > 1 ||
-        (unseen && random_.OneIn(20))) {
+    if (mutation.range.size_bytes > 1 || part == "padding" || random_.OneIn(unseen ? 20 : 50)) {
       ExpectNamed(mutation, part);
     }
   }

@@ -331,6 +331,9 @@ TEST_F(SegmentMapTest, Shards) {
     std::set<uint64_t> buckets;
     for (const uint64_t hash : pool) buckets.insert(BucketOf(*map, map->ProbeFor(hash)));
     EXPECT_GT(buckets.size(), map->size_bytes() / kBucketBytes * 8 / 10);
+    generation.push_back(MakeSlim(SomeOf(pool, 100), {.shard_bits = shard_bits}));
+    ASSERT_OK_AND_ASSIGN(const auto extended, map->Extend(Pointers(generation), kNoLimit));
+    ASSERT_NO_FATAL_FAILURE(ExpectNames(*extended, generation));
   }
 }
 
@@ -476,7 +479,7 @@ TEST_F(SegmentMapTest, ADamagedListIsRefusedByFileAndOffset) {
 // Every checksum is right, and the list has a hash too few or too many.
 TEST_F(SegmentMapTest, AListOfAnotherNumberOfHashesIsRefused) {
   const std::vector<uint64_t> hashes = RandomHashes(1000);
-  const HashListShape list = {24, 2};
+  const HashListShape list = {20, 2};
   const Made made = Make(hashes, {list});
   const SegmentHeader header = made.segment->header();
   const std::string bytes = files_.Bytes(last_path_);

@@ -444,11 +444,12 @@ TEST_F(TableBuilderTest, HashListsHaveBitsForTheWholeTable) {
   EXPECT_LT(alone.header.hash_bits, 17 + 9);
   EXPECT_GE(large.header.hash_bits, 17 + 9);
   EXPECT_GE(small.header.hash_bits, 17 + 9);
-  for (const BuildResult& built : {alone, large, small}) {
-    EXPECT_GT(built.header.hash_bits, 0);
-    EXPECT_LE(built.header.section(SectionKind::kHashes).size_bytes,
-              3 * built.header.row_count + 2);
-  }
+  // Two bytes a row, but where a few rows are to be told from many.
+  EXPECT_EQ(large.header.hash_delta_bytes, 2);
+  EXPECT_GE(large.header.section(SectionKind::kHashes).size_bytes, 2 * rows.size());
+  EXPECT_LE(large.header.section(SectionKind::kHashes).size_bytes, 2 * rows.size() + 1000);
+  EXPECT_GT(small.header.hash_delta_bytes, 2);
+  EXPECT_GE(small.header.section(SectionKind::kHashes).size_bytes, 2 * 3u);
   ASSERT_OK_AND_ASSIGN(const auto snapshot, table_.Open());
   ASSERT_NE(snapshot->segment_map(), nullptr) << snapshot->segment_map_status();
   std::vector<std::string> keys = {"a", "b", "c"};

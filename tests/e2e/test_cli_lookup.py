@@ -333,7 +333,7 @@ class VerifyTest(support.TestCase):
             for section in sections:
                 if f"section '{section}'" in done.err:
                     seen.add(section)
-        self.assertLessEqual({'filter', 'control', 'records', 'values'}, seen)
+        self.assertLessEqual({'filter', 'pilots', 'lines', 'values', 'hashes'}, seen)
         self.segment.write_bytes(whole)
         self.verify(OK)
 

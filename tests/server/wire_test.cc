@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <fstream>
 #include <map>
 
 #include "core/key/key_kind.h"
@@ -92,9 +93,15 @@ class WireTest : public SeededTest {
       }
       built.push_back(std::move(row));
     }
-    EXPECT_OK(table.Build(built));
+    // Every other table has two segments, and so a segment map.
+    const bool two = tables_ % 2 == 0;
+    if (two) {
+      EXPECT_OK(table.Build({built.begin(), built.begin() + static_cast<ptrdiff_t>(rows / 2)}));
+    }
+    EXPECT_OK(two ? table.Append(built) : table.Build(built));
     auto snapshot = table.Open();
     EXPECT_OK(snapshot);
+    EXPECT_EQ((*snapshot)->segment_map() != nullptr, two);
     // Present and absent, and one of them twice.
     keys_ = keys;
     for (size_t i = 0; i < rows; ++i) keys_.push_back(random_.Bytes(16));
@@ -127,7 +134,7 @@ TEST_F(WireTest, AllEncodingsAndFormsGiveTheEnginesAnswers) {
   for (const KeyKind kind : {KeyKind::kRaw, KeyKind::kHex, KeyKind::kUuid}) {
     for (const uint8_t doc_id_bytes : {4, 8}) {
       for (const ValueKind values : {ValueKind::kNone, ValueKind::kFixed, ValueKind::kBytes}) {
-        TableSchema schema{kind, doc_id_bytes, values, 0};
+        TableSchema schema{.key_kind = kind, .doc_id_bytes = doc_id_bytes, .value_kind = values};
         if (values == ValueKind::kFixed) schema.value_width = 7;
         SCOPED_TRACE(schema.ToString());
         const auto snapshot = MakeTable(schema, 300);
@@ -154,7 +161,7 @@ TEST_F(WireTest, AllEncodingsAndFormsGiveTheEnginesAnswers) {
 }
 
 TEST_F(WireTest, TextComesAsTextWhenItWasAskedForAndIsText) {
-  const auto snapshot = MakeTable({KeyKind::kHex, 4, ValueKind::kBytes, 0}, 10);
+  const auto snapshot = MakeTable({.key_kind = KeyKind::kHex, .value_kind = ValueKind::kBytes}, 10);
   keys_.resize(2);
   for (const bool by_flag : {false, true}) {
     v1::BatchGetRequest request =
@@ -170,7 +177,7 @@ TEST_F(WireTest, TextComesAsTextWhenItWasAskedForAndIsText) {
 }
 
 TEST_F(WireTest, RowsBeyondTheReplyBudgetAreNotDone) {
-  const auto snapshot = MakeTable({KeyKind::kRaw, 4, ValueKind::kFixed, 10}, 5);
+  const auto snapshot = MakeTable({.value_kind = ValueKind::kFixed, .value_width = 10}, 5);
   keys_.resize(5);
   for (const v1::AnswerForm form : {v1::ROWS, v1::PACKED}) {
     v1::BatchGetRequest request = MakeRequest(keys_, KeyKind::kRaw, Encoding::kBytes);
@@ -190,9 +197,132 @@ TEST_F(WireTest, RowsBeyondTheReplyBudgetAreNotDone) {
   }
 }
 
+// A row that can't be read is not done, whatever the form, and nothing else is told of it.
+TEST_F(WireTest, DamagedRowsAreNotDone) {
+  for (const ValueKind values : {ValueKind::kNone, ValueKind::kFixed, ValueKind::kBytes}) {
+    TableSchema schema{.value_kind = values};
+    if (values == ValueKind::kFixed) schema.value_width = 7;
+    const auto whole = MakeTable(schema, 200);
+    const Segment& newest = *whole->segments()[0];
+    const Section lines = newest.header().section(SectionKind::kLines);
+    const std::string path = newest.path();
+    {
+      std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+      file.seekp(static_cast<std::streamoff>(lines.offset));
+      file << std::string(lines.size_bytes / 2, '\0');
+      ASSERT_TRUE(file.flush().good());
+    }
+    ASSERT_OK_AND_ASSIGN(const auto snapshot,
+                         Snapshot::OpenNewest(PosixFileSystem(), path.substr(0, path.rfind('/'))));
+    std::vector<AnyRow> expected;
+    int damaged = 0;
+    for (const std::string& key : keys_) {
+      const LookupResult result = LookupOne(*snapshot, key);
+      if (result.outcome == Outcome::kDamaged) {
+        ++damaged;
+        expected.push_back({v1::NOT_DONE, v1::DAMAGED_DATA, 0, ""});
+      } else {
+        const bool found = result.outcome == Outcome::kFound;
+        expected.push_back({found ? v1::FOUND : v1::ABSENT, v1::REASON_NONE, result.doc_id,
+                            std::string(result.value)});
+      }
+    }
+    EXPECT_GT(damaged, 50);
+    EXPECT_LT(damaged, 350);
+    for (const v1::AnswerForm form : {v1::ROWS, v1::PACKED}) {
+      v1::BatchGetRequest request = MakeRequest(keys_, KeyKind::kRaw, Encoding::kWidth);
+      request.set_answer_form(form);
+      ASSERT_OK_AND_ASSIGN(const auto response, Answer(*snapshot, request));
+      EXPECT_FALSE(response.complete());
+      EXPECT_EQ(RowsOf(response), expected);
+    }
+    for (size_t i = 0; i < keys_.size(); i += 7) {
+      v1::GetRequest request;
+      request.set_key(keys_[i]);
+      v1::GetResponse response;
+      EncodeResult(request, *snapshot, LookupOne(*snapshot, keys_[i]), kReplyBytesMax, &response);
+      EXPECT_EQ(
+          (AnyRow{response.outcome(), response.reason(), response.doc_id(), response.value()}),
+          expected[i]);
+    }
+  }
+}
+
+TEST_F(WireTest, DescribesTheSnapshot) {
+  TestTable table(PosixFileSystem(), dir_.Path("described"), random_);
+  table.options.schema = {.key_kind = KeyKind::kHex,
+                          .key_bytes = 16,
+                          .doc_id_bytes = 8,
+                          .value_kind = ValueKind::kFixed,
+                          .value_width = 3};
+  const auto build = [&](size_t rows, bool append) {
+    std::vector<Row> built;
+    for (const std::string& key : DistinctKeys(random_, rows, 16)) built.push_back({key, "abc"});
+    EXPECT_OK(append ? table.Append(built) : table.Build(built));
+  };
+  const auto describe = [&](const SnapshotOptions& options) {
+    v1::DescribeTableResponse response;
+    const auto snapshot = Snapshot::OpenNewest(PosixFileSystem(), table.dir(), options);
+    EXPECT_OK(snapshot);
+    DescribeSnapshot("name", **snapshot, &response);
+    return response;
+  };
+  build(100, false);
+  v1::DescribeTableResponse told = describe({});
+  EXPECT_EQ(told.table(), "name");
+  EXPECT_EQ(told.generation(), 2u);
+  EXPECT_GT(told.created_unix_s(), 0);
+  EXPECT_EQ(told.key_kind(), "hex");
+  EXPECT_EQ(told.key_bytes(), 16u);
+  EXPECT_EQ(told.doc_id_bits(), 64u);
+  EXPECT_EQ(told.values(), "fixed");
+  EXPECT_EQ(told.value_width(), 3u);
+  EXPECT_EQ(told.rows(), 100u);
+  EXPECT_EQ(told.memory_mode(), "mmap");
+  EXPECT_EQ(told.segment_map_bytes(), 0u) << "one segment needs no map";
+  EXPECT_EQ(told.segment_map_missing(), "");
+  ASSERT_EQ(told.segments_size(), 1);
+
+  table.options.filter_bits_per_key = 0;
+  table.options.layout = LayoutChoice::kPointer;
+  build(70'000, true);
+  told = describe({});
+  EXPECT_EQ(told.rows(), 70'100u);
+  EXPECT_GT(told.segment_map_bytes(), 2 * told.rows());
+  EXPECT_EQ(told.segment_map_missing(), "");
+  ASSERT_EQ(told.segments_size(), 2);
+  EXPECT_EQ(told.segments(0).file(), "g00000003-0.segment");
+  EXPECT_EQ(told.segments(0).layout(), "pointer");
+  EXPECT_EQ(told.segments(0).rows(), 70'000u);
+  EXPECT_EQ(told.segments(0).filter_bits_per_key(), 0u);
+  EXPECT_GT(told.segments(0).partitions(), 1u);
+  EXPECT_EQ(told.segments(1).file(), "g00000002-0.segment");
+  EXPECT_EQ(told.segments(1).layout(), "line");
+  EXPECT_EQ(told.segments(1).partitions(), 1u);
+  for (const v1::SegmentDescription& segment : told.segments()) {
+    EXPECT_EQ(segment.key_bytes_min(), 16u);
+    EXPECT_EQ(segment.key_bytes_max(), 16u);
+    EXPECT_EQ(segment.section_bytes_size(), static_cast<int>(kSectionCount));
+    uint64_t sum = 0;
+    for (const auto& [name, bytes] : segment.section_bytes()) sum += bytes;
+    EXPECT_LT(sum, segment.file_bytes());
+    EXPECT_EQ(segment.section_bytes().at("records") > 0, segment.layout() == "pointer");
+    EXPECT_GE(segment.section_bytes().at("hashes"), 2 * segment.rows());
+  }
+
+  told = describe({.segment_map_bytes_max = 0});
+  EXPECT_EQ(told.segment_map_bytes(), 0u);
+  EXPECT_THAT(told.segment_map_missing(), HasSubstr("MiB"));
+  table.options.hash_list = false;
+  build(10, true);
+  told = describe({});
+  EXPECT_EQ(told.segment_map_bytes(), 0u);
+  EXPECT_THAT(told.segment_map_missing(), HasSubstr("g00000004-0.segment: it was built without"));
+}
+
 TEST_F(WireTest, GetGivesThePartOfTheValueThatWasAskedFor) {
   TestTable table(PosixFileSystem(), dir_.Path("get"), random_);
-  table.options.schema = {KeyKind::kText, 4, ValueKind::kBytes, 0};
+  table.options.schema = {.key_kind = KeyKind::kText, .value_kind = ValueKind::kBytes};
   ASSERT_OK(table.Build({{"key", "0123456789", 5}}));
   ASSERT_OK_AND_ASSIGN(const auto snapshot, table.Open());
   const struct {

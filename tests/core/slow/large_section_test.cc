@@ -1,5 +1,5 @@
-// Tables with a section of more than 4 GiB: built from rows that are made as they are read, and every
-// key looked up again. They take some minutes, and 12 GiB of disk.
+// Tables with a section of more than 4 GiB: built from rows that are made as they are read, and
+// every key looked up again. They take some minutes, and 12 GiB of disk.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ constexpr uint64_t kFourGib = uint64_t{1} << 32;
 // Bytes that are different in each place for each number.
 void Fill(uint64_t number, size_t size_bytes, std::string* bytes) {
   bytes->resize(size_bytes);
-  uint64_t state = SeededChecksum(&number, sizeof(number), size_bytes);
+  uint64_t state = HashBytes(&number, sizeof(number), size_bytes);
   size_t at = 0;
   for (; at + 8 <= size_bytes; at += 8) {
     Store(bytes->data() + at, state);
@@ -39,6 +39,7 @@ struct Shape {
   size_t key_bytes;
   size_t value_bytes_min, value_bytes_max;
   TableSchema schema;
+  Layout layout;
   SectionKind large;
   size_t batch_keys;
 };
@@ -66,6 +67,7 @@ class LargeSectionTest : public SeededTest {
                          BuildTable(PosixFileSystem(), options, source, nullptr));
     EXPECT_LT(meter.peak_bytes(), options.memory_bytes * 3 / 2);
     EXPECT_EQ(built.rows_stored, shape.rows);
+    EXPECT_EQ(built.header.layout, shape.layout);
     EXPECT_GT(built.header.section(shape.large).size_bytes, kFourGib + (kFourGib >> 6));
     ASSERT_OK_AND_ASSIGN(const auto snapshot,
                          Snapshot::OpenNewest(PosixFileSystem(), folder.Path("t")));
@@ -86,8 +88,8 @@ class LargeSectionTest : public SeededTest {
         if (begin + i < shape.rows) {
           expected = {Outcome::kFound, rows[i].doc_id.value_or(begin + i), rows[i].value};
         }
-        ASSERT_EQ(results.at(i), expected) << "row " << begin + i << ": "
-                                           << Describe(results.at(i));
+        ASSERT_EQ(results.at(i), expected)
+            << "row " << begin + i << ": " << Describe(results.at(i));
       }
       // The one-key path, now and then.
       ASSERT_EQ(LookupOne(*snapshot, views[0]), results.at(0));
@@ -103,29 +105,33 @@ TEST_F(LargeSectionTest, Values) {
                      .value_bytes_min = 1 << 20,
                      .value_bytes_max = (2 << 20) + (1 << 18),
                      .schema = {.value_kind = ValueKind::kBytes},
+                     .layout = Layout::kLine,
                      .large = SectionKind::kValues,
                      .batch_keys = 50});
 }
 
-TEST_F(LargeSectionTest, TermOrderRecords) {
+TEST_F(LargeSectionTest, Records) {
   BuildAndLookUpAll({.rows = 130'000,
                      .key_bytes = kKeyBytesMax,
                      .value_bytes_min = 0,
                      .value_bytes_max = 0,
                      .schema = {.doc_id_bytes = 8},
+                     .layout = Layout::kPointer,
                      .large = SectionKind::kRecords,
                      .batch_keys = 1000});
 }
 
-TEST_F(LargeSectionTest, InlineRecords) {
+// The longest rows that lines hold, two to a line.
+TEST_F(LargeSectionTest, Lines) {
   BuildAndLookUpAll({.rows = 33'000'000,
-                     .key_bytes = kInlineKeyBytesMax,
+                     .key_bytes = kLineRecordBytesMax - 8 - kFixedValueBytesMax,
                      .value_bytes_min = kFixedValueBytesMax,
                      .value_bytes_max = kFixedValueBytesMax,
                      .schema = {.doc_id_bytes = 8,
                                 .value_kind = ValueKind::kFixed,
                                 .value_width = kFixedValueBytesMax},
-                     .large = SectionKind::kRecords,
+                     .layout = Layout::kLine,
+                     .large = SectionKind::kLines,
                      .batch_keys = 4096});
 }
 
