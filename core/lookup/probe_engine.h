@@ -19,7 +19,8 @@ LookupResult LookupOne(const Snapshot& snapshot, std::string_view key);
 class ProbeEngine {
  public:
   // Answers `keys: K views` into *results, K answers in the same order; duplicates are each
-  // answered. The same answers as LookupOne, at a fraction of the cost.
+  // answered. The same answers as LookupOne, at a fraction of the cost; but of a key that no
+  // segment holds, which comes to damaged data by chance, one may say absent and the other damaged.
   void Lookup(const Snapshot& snapshot, std::span<const std::string_view> keys,
               LookupResults* results);
 

@@ -327,9 +327,9 @@ absl::StatusOr<SegmentHeader> DecodeHeader(std::string_view bytes) {
   const auto major = Load<uint16_t>(from + kAtMajor), minor = Load<uint16_t>(from + kAtMinor);
   if (major != kFormatMajor) {
     return FailedPrecondition(
-        "format version at offset {}: this program reads {}.x, the file has {}.{}; build the "
-        "table again",
-        kAtMajor, kFormatMajor, major, minor);
+        "format version at offset {}: this program reads {}.x, the file has {}.{}; {}", kAtMajor,
+        kFormatMajor, major, minor,
+        major < kFormatMajor ? "build the table again" : "it takes a newer program");
   }
   if (const auto checksum = Checksum(from, kAtHeaderChecksum);
       checksum != Load<uint64_t>(from + kAtHeaderChecksum)) {

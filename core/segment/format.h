@@ -139,7 +139,7 @@ inline uint64_t KeyPrefix(std::string_view key) {
   uint64_t prefix = 0;
   if (key.size() >= sizeof(prefix)) {
     std::memcpy(&prefix, key.data(), sizeof(prefix));
-  } else {
+  } else if (!key.empty()) {  // an empty key may have no address
     std::memcpy(&prefix, key.data(), key.size());
   }
   return __builtin_bswap64(prefix);

@@ -20,6 +20,8 @@ namespace latchkey {
 
 inline constexpr unsigned kHashDeltaBytesMin = 2, kHashDeltaBytesMax = 6;
 inline constexpr unsigned kHashBitsMax = 48;
+inline constexpr uint64_t kSmallListRows = 65'536;
+inline constexpr unsigned kSmallListBits = 40;
 
 // The shape of one segment's list.
 struct HashListShape {
@@ -28,10 +30,12 @@ struct HashListShape {
 
   // For `rows` rows of a table that has `table_rows` with them. A map wants 9 bits beyond those
   // that number the rows of the whole table: 5 fewer for its buckets, 12 for its fingerprints, and
-  // 2 for a table that grows fourfold.
+  // 2 for a table that grows fourfold. The shortest list limits the map, so a small segment, which
+  // may be the first of what becomes a large table, has 40 bits whatever that costs a row.
   static HashListShape For(uint64_t rows, uint64_t table_rows) {
     const unsigned wanted =
-        std::min<unsigned>(kHashBitsMax, static_cast<unsigned>(std::bit_width(table_rows)) + 9);
+        std::clamp<unsigned>(static_cast<unsigned>(std::bit_width(table_rows)) + 9,
+                             rows <= kSmallListRows ? kSmallListBits : 0, kHashBitsMax);
     for (unsigned bytes = kHashDeltaBytesMin;; ++bytes) {
       const unsigned bits =
           static_cast<unsigned>(std::bit_width(std::max<uint64_t>(rows, 1))) - 1 + 8 * bytes - 3;

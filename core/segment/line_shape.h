@@ -96,7 +96,7 @@ inline bool SameBytes(const char* a, const char* b, size_t size_bytes) {
     return ((Load<uint32_t>(a) ^ Load<uint32_t>(b)) |
             (Load<uint32_t>(a + size_bytes - 4) ^ Load<uint32_t>(b + size_bytes - 4))) == 0;
   }
-  return std::memcmp(a, b, size_bytes) == 0;
+  return size_bytes == 0 || std::memcmp(a, b, size_bytes) == 0;
 }
 
 // Bit i of the result: whether the i-th entry of a full line has this key, of shape.key_bytes().

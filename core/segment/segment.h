@@ -94,7 +94,9 @@ class Segment {
 
   // False: no key of that length, or with that KeyPrefix, is in it.
   bool MayHoldLength(size_t key_bytes) const {
-    return key_bytes >= header_.key_bytes_min && key_bytes <= header_.key_bytes_max;
+    // Without rows the bounds are 0.
+    return key_bytes != 0 && key_bytes >= header_.key_bytes_min &&
+           key_bytes <= header_.key_bytes_max;
   }
   bool MayHoldPrefix(uint64_t key_prefix) const {
     return key_prefix >= header_.key_prefix_min && key_prefix <= header_.key_prefix_max;

@@ -246,14 +246,20 @@ absl::Status SegmentWriter::WriteLines(std::span<const SegmentRow> rows) {
   return absl::OkStatus();
 }
 
+void SegmentWriter::SortByLine(size_t rows) {
+  line_begins_.assign(pilots_.lines() + 1, 0);
+  for (size_t i = 0; i < rows; ++i) ++line_begins_[pilots_.row_lines()[i] + 1];
+  std::partial_sum(line_begins_.begin(), line_begins_.end(), line_begins_.begin());
+  line_order_.resize(rows);
+  for (size_t i = 0; i < rows; ++i) {
+    line_order_[line_begins_[pilots_.row_lines()[i]]++] = static_cast<uint32_t>(i);
+  }
+}
+
 absl::Status SegmentWriter::WriteRecords(std::span<const SegmentRow> rows, PartitionEntry* entry) {
   LATCHKEY_RETURN_IF_ERROR(section(SectionKind::kRecords).AlignToPage());
   entry->records_offset = section(SectionKind::kRecords).section().size_bytes;
-  line_order_.resize(rows.size());
-  std::iota(line_order_.begin(), line_order_.end(), 0u);
-  std::stable_sort(line_order_.begin(), line_order_.end(), [&](uint32_t a, uint32_t b) {
-    return pilots_.row_lines()[a] < pilots_.row_lines()[b];
-  });
+  SortByLine(rows.size());
   records_.clear();
   for (const uint32_t i : line_order_) {
     const SegmentRow& row = rows[i];

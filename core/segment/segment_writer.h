@@ -75,6 +75,8 @@ class SegmentWriter {
   absl::Status WriteFilter(std::span<const SegmentRow> rows, PartitionEntry* entry);
   absl::Status WriteLines(std::span<const SegmentRow> rows);
   absl::Status WriteRecords(std::span<const SegmentRow> rows, PartitionEntry* entry);
+  // Fills line_order_ with the indices of the rows, ordered by their lines.
+  void SortByLine(size_t rows);
   absl::Status WriteHashes(std::span<const SegmentRow> rows);
   // Stores a row's doc id and its value, or a locator of it after appending it to the values
   // section; returns where the key goes.
@@ -94,7 +96,7 @@ class SegmentWriter {
   PilotSearch pilots_;
   // Scratch of one partition, kept between calls.
   std::vector<uint64_t> hashes_;
-  std::vector<uint32_t> line_order_;
+  std::vector<uint32_t> line_begins_, line_order_;
   std::vector<uint64_t> filter_words_;
   std::string lines_, records_, hash_bytes_;
 };

@@ -97,13 +97,22 @@ absl::StatusOr<SegmentRef> DecodeSegmentRef(const Json& object, size_t index) {
   return ref;
 }
 
+// Whether it is of this major version.
+bool IsReadable(std::string_view format) {
+  constexpr size_t kMajorBytes = kFormat.size() - 1;
+  const std::string_view minor = format.substr(std::min(kMajorBytes, format.size()));
+  return format.substr(0, kMajorBytes) == kFormat.substr(0, kMajorBytes) && !minor.empty() &&
+         minor.size() <= 5 && (minor == "0" || minor[0] != '0') &&
+         minor.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
 absl::StatusOr<Manifest> DecodeBody(std::string_view body) {
   const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return DataLoss("expected a JSON object");
   Fields fields(json, "");
-  if (const std::string format = fields.Text("format"); format != kFormat) {
-    return FailedPrecondition("version: this program reads '{}', the file is '{}'", kFormat,
-                              format);
+  if (const std::string format = fields.Text("format"); !IsReadable(format)) {
+    return FailedPrecondition(
+        "version: this program reads '{}' and later minor ones, the file is '{}'", kFormat, format);
   }
   Manifest manifest;
   manifest.generation = fields.Number("generation", 1, INT64_MAX);

@@ -17,8 +17,9 @@ namespace {
 // Entries a bucket when a map is made, and until it is made anew. At 24 one bucket in 14
 // overflows, at 27 one in 5.
 constexpr uint64_t kEntriesWanted = 24, kEntriesMost = 27;
-// Buckets behind the last, for what overflows from it.
-constexpr uint64_t kSpareBuckets = 64;
+// Bits of a hash beyond those that number the rows: 5 fewer for the buckets, 12 for the
+// fingerprint, and 2 for growth.
+constexpr unsigned kBitsBeyondRows = 9;
 // A map so small needs no look at what memory is left.
 constexpr uint64_t kSmallBytes = uint64_t{1} << 20;
 
@@ -28,12 +29,14 @@ uint64_t RowsOf(std::span<const Segment* const> segments) {
   return rows;
 }
 
-uint64_t HashMaskOf(std::span<const Segment* const> segments) {
+// As many bits of each hash as the shortest of the lists has. A list without hashes does not count.
+unsigned ListBits(std::span<const Segment* const> segments) {
   unsigned bits = kHashBitsMax;
   for (const Segment* segment : segments) {
-    bits = std::min<unsigned>(bits, segment->header().hash_bits);
+    const SegmentHeader& header = segment->header();
+    if (header.row_count != 0) bits = std::min<unsigned>(bits, header.hash_bits);
   }
-  return bits == 0 ? 0 : ~uint64_t{0} << (64 - bits);
+  return bits;
 }
 
 // As many bits as number the segments, and four at least, so that a map has room for more.
@@ -54,7 +57,11 @@ absl::Status CheckMappable(std::span<const Segment* const> segments) {
   return absl::OkStatus();
 }
 
-uint64_t BytesFor(uint64_t bucket_count) { return (bucket_count + kSpareBuckets) * kBucketBytes; }
+// With buckets behind the last, for what overflows from it. A key that all segments have may take
+// several buckets alone.
+uint64_t BytesFor(uint64_t bucket_count, size_t segments) {
+  return (bucket_count + 64 + 8 * segments) * kBucketBytes;
+}
 
 absl::StatusOr<std::unique_ptr<AnonymousMemory>> AllocateMap(uint64_t size_bytes,
                                                              uint64_t bytes_max) {
@@ -75,11 +82,13 @@ absl::StatusOr<std::unique_ptr<const SegmentMap>> SegmentMap::Build(
   LATCHKEY_RETURN_IF_ERROR(CheckMappable(segments));
   std::unique_ptr<SegmentMap> map(new SegmentMap);
   map->bucket_count_ = std::max<uint64_t>(1, CeilDiv(RowsOf(segments), kEntriesWanted));
-  const uint64_t size_bytes = BytesFor(map->bucket_count_);
+  map->segment_mask_ = SegmentMaskFor(segments.size());
+  const uint64_t size_bytes = BytesFor(map->bucket_count_, map->segment_mask_);
   LATCHKEY_ASSIGN_OR_RETURN(map->memory_, AllocateMap(size_bytes, bytes_max));
   map->segments_.push_back(nullptr);
-  map->hash_mask_ = HashMaskOf(segments);
-  map->segment_mask_ = SegmentMaskFor(segments.size());
+  // No more bits than it takes, so that later segments' shorter lists can be added.
+  const unsigned wanted = std::bit_width(RowsOf(segments)) + kBitsBeyondRows;
+  map->hash_mask_ = ~uint64_t{0} << (64 - std::min(wanted, ListBits(segments)));
   if (!segments.empty()) map->shard_bits_ = segments[0]->header().shard_bits;
   LATCHKEY_RETURN_IF_ERROR(map->Insert(segments));
   return map;
@@ -91,7 +100,7 @@ absl::StatusOr<std::unique_ptr<const SegmentMap>> SegmentMap::Extend(
   const auto newer = segments.subspan(segments_.size() - 1);
   const uint64_t rows = row_count_ + RowsOf(newer);
   if (rows > bucket_count_ * kEntriesMost || segments.size() > segment_mask_ ||
-      HashMaskOf(newer) < hash_mask_) {
+      ListBits(newer) < static_cast<unsigned>(std::popcount(hash_mask_))) {
     return Build(segments, bytes_max);
   }
   std::unique_ptr<SegmentMap> map(new SegmentMap);
@@ -105,7 +114,12 @@ absl::StatusOr<std::unique_ptr<const SegmentMap>> SegmentMap::Extend(
   map->shard_bits_ = shard_bits_;
   map->hash_mask_ = hash_mask_;
   map->segment_mask_ = segment_mask_;
-  LATCHKEY_RETURN_IF_ERROR(map->Insert(newer));
+  // One that its chains of overflow run out of may still fit when it is made anew.
+  if (absl::Status status = map->Insert(newer); absl::IsFailedPrecondition(status)) {
+    return Build(segments, bytes_max);
+  } else if (!status.ok()) {
+    return status;
+  }
   return map;
 }
 

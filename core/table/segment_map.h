@@ -44,7 +44,8 @@ struct MapProbe {
 class SegmentMap {
  public:
   // A map of `segments`, the oldest first, made from their hash lists. FailedPrecondition when one
-  // has none, or there are more than kMappedSegmentsMax; ResourceExhausted when it would take more
+  // has none, there are more than kMappedSegmentsMax, or too many of their keys fall together;
+  // ResourceExhausted when it would take more
   // than `bytes_max`; DataLoss for a damaged hash list.
   static absl::StatusOr<std::unique_ptr<const SegmentMap>> Build(
       std::span<const Segment* const> segments, uint64_t bytes_max);

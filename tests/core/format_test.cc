@@ -551,7 +551,7 @@ TEST_F(FormatTest, OtherMajorVersionsAreRefused) {
       if (sealed) SealHeader(&bytes);
       EXPECT_FAILS(DecodeHeader(bytes), kFailedPrecondition,
                    AllOf(HasSubstr("offset 8"), HasSubstr("reads 1.x"), HasSubstr(version),
-                         HasSubstr("build the table again")));
+                         HasSubstr(major < 1 ? "build the table again" : "a newer program")));
     }
   }
 }

@@ -215,7 +215,8 @@ TEST_F(ManifestTest, FieldsOutOfRangeAreNamed) {
 TEST_F(ManifestTest, OtherVersionsAreRefused) {
   const std::string body = BodyOf(RandomManifest(1));
   EXPECT_THAT(body, HasSubstr("\"format\": \"latchkey manifest 1.0\""));
-  for (const std::string version : {"0.1", "9.1", "1.", "1.00", "10.0", ""}) {
+  for (const std::string version :
+       {"0.1", "9.1", "1.", "1.00", "1.01", "1.x", "1.0 ", "10.0", ""}) {
     EXPECT_FAILS(DecodeManifest(Sealed(Replaced(body, "manifest 1.0", "manifest " + version))),
                  kFailedPrecondition,
                  AllOf(HasSubstr("version"), HasSubstr("reads 'latchkey manifest 1.0'"),
@@ -223,6 +224,9 @@ TEST_F(ManifestTest, OtherVersionsAreRefused) {
   }
   EXPECT_FAILS(DecodeManifest(Sealed(Replaced(body, "latchkey manifest", "another manifest"))),
                kFailedPrecondition, HasSubstr("another manifest 1.0"));
+  for (const std::string minor : {"1", "9", "10", "65535"}) {
+    EXPECT_OK(DecodeManifest(Sealed(Replaced(body, "manifest 1.0", "manifest 1." + minor))));
+  }
 }
 
 // No damage, but a table that takes a newer program: that is what it says, and which schema it is.

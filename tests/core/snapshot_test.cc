@@ -380,7 +380,7 @@ TEST_F(SegmentMapOfSnapshotTest, IsMadeAnewWhenItHasBecomeTooSmall) {
     if (segments % 6 == 0) ExpectRightAnswers(*newest);
   }
   EXPECT_EQ(sizes[1], sizes[0]);
-  EXPECT_GT(sizes[4], 2 * sizes[3]);
+  EXPECT_GT(sizes[4], sizes[3] + 3000 / 24 * kBucketBytes);
   ExpectRightAnswers(*newest);
 }
 

@@ -440,8 +440,9 @@ TEST_F(TableBuilderTest, HashListsHaveBitsForTheWholeTable) {
   const std::vector<Row> rows = RandomRows(70'000, 8, 0);
   ASSERT_OK_AND_ASSIGN(const BuildResult large, table_.Build(rows));
   ASSERT_OK_AND_ASSIGN(const BuildResult small, table_.Append({{"a", "", 7}, {"b", "", 8}}));
-  // 17 bits number the table's rows, and a map wants 9 more.
-  EXPECT_LT(alone.header.hash_bits, 17 + 9);
+  // 17 bits number the table's rows, and a map wants 9 more. A small segment may be the first of
+  // what becomes a large table.
+  EXPECT_GE(alone.header.hash_bits, 40);
   EXPECT_GE(large.header.hash_bits, 17 + 9);
   EXPECT_GE(small.header.hash_bits, 17 + 9);
   // Two bytes a row, but where a few rows are to be told from many.
