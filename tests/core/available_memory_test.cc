@@ -22,8 +22,9 @@ constexpr uint64_t kMib = uint64_t{1} << 20;
 class AvailableMemoryTest : public testing::Test {
  protected:
   AvailableMemoryTest() {
-    Put("proc/meminfo", "MemTotal:       4096000 kB\nMemFree:          10000 kB\n"
-                        "MemAvailable:    1024000 kB\n");
+    Put("proc/meminfo",
+        "MemTotal:       4096000 kB\nMemFree:          10000 kB\n"
+        "MemAvailable:    1024000 kB\n");
   }
   void Put(const std::string& path, std::string_view text) {
     const std::filesystem::path whole = root_.Path(path);
@@ -44,8 +45,8 @@ class AvailableMemoryTest : public testing::Test {
     const std::string folder = "sys/fs/cgroup/memory" + group + "/";
     Put(folder + "memory.limit_in_bytes", std::to_string(limit_bytes) + "\n");
     Put(folder + "memory.usage_in_bytes", std::to_string(usage_mib * kMib) + "\n");
-    Put(folder + "memory.stat", "cache 5\ninactive_file 7\ntotal_inactive_file " +
-                                    std::to_string(cache_mib * kMib) + "\n");
+    Put(folder + "memory.stat",
+        "cache 5\ninactive_file 7\ntotal_inactive_file " + std::to_string(cache_mib * kMib) + "\n");
   }
   void ExpectAvailable(uint64_t mib, std::string_view limited_by) {
     ASSERT_OK_AND_ASSIGN(const AvailableMemory got, ReadAvailableMemory(root_.path()));

@@ -208,12 +208,14 @@ TEST_F(CatalogTest, NoThreadSeesAnOlderGenerationAgain) {
 // Of two that publish at once, one is last, for all threads.
 TEST_F(CatalogTest, PublishersMayMeet) {
   const std::shared_ptr<const Snapshot> snapshots[] = {MakeGeneration(1), MakeGeneration(2)};
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < 40; ++round) {
     Catalog catalog;
-    std::thread one([&] { catalog.Publish("t", snapshots[0]); });
-    std::thread other([&] { catalog.Publish("t", snapshots[1]); });
-    one.join();
-    other.join();
+    std::atomic<int> next = 0;
+    InThreads(2, [&] {
+      const auto& mine = snapshots[next++];
+      while (next < 2) std::this_thread::yield();
+      for (int i = 0; i < 5; ++i) catalog.Publish("t", mine);
+    });
     std::mutex mutex;
     std::set<const Snapshot*> seen;
     InThreads(kManyThreads, [&] {

@@ -73,6 +73,7 @@ TEST_F(MemoryModeTest, AllModesHaveTheFilesBytes) {
       if (mode == MemoryMode::kLocked && !MayLock(bytes.size())) continue;
       ASSERT_OK_AND_ASSIGN(const auto file, MapFile(PosixFileSystem(), path, mode));
       ASSERT_EQ(file->size_bytes(), bytes.size()) << MemoryModeName(mode);
+      if (bytes.empty()) continue;  // then there is no address
       EXPECT_EQ(std::memcmp(file->data(), bytes.data(), bytes.size()), 0) << MemoryModeName(mode);
     }
   }
@@ -109,8 +110,10 @@ TEST_F(MemoryModeTest, LockedIsLocked) {
     return;
   }
   ASSERT_OK_AND_ASSIGN(const auto file, MapFile(PosixFileSystem(), path, MemoryMode::kLocked));
+#if !defined(__SANITIZE_ADDRESS__)  // which makes mlock do nothing
   EXPECT_EQ(SmapsKib(file->data(), "Locked"), 1024u);
   EXPECT_EQ(SmapsKib(file->data(), "Rss"), 1024u);
+#endif
 }
 
 // A file of a size that no machine's memory has, all of it a hole: refused before it is read.
@@ -146,7 +149,8 @@ TEST_F(MemoryModeTest, TablesAnswerTheSameInAllModes) {
     }
     ASSERT_OK(i == 0 ? table.Build(rows) : table.Append(rows));
   }
-  for (std::string& key : StrangerKeys(random_, questions, 3000)) questions.push_back(std::move(key));
+  for (std::string& key : StrangerKeys(random_, questions, 3000))
+    questions.push_back(std::move(key));
   for (const MemoryMode mode : kModes) {
     if (mode == MemoryMode::kLocked && !MayLock(64 << 20)) continue;
     ASSERT_OK_AND_ASSIGN(const auto snapshot, Snapshot::OpenNewest(PosixFileSystem(), table.dir(),

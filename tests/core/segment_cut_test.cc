@@ -169,6 +169,105 @@ TEST_F(SegmentCutTest, ForgedDirectoriesAreRefused) {
   }
 }
 
+// Entries that agree with each other and in their sums, but give a partition a place that it can't
+// have.
+TEST_F(SegmentCutTest, ForgedPartitionsAreRefused) {
+  for (const LayoutChoice layout : {LayoutChoice::kLine, LayoutChoice::kPointer}) {
+    TestTable table(files_, "data", random_);
+    table.options.layout = layout;
+    std::vector<Row> rows;
+    for (std::string& key : DistinctKeys(random_, 50, 9)) rows.push_back({std::move(key), ""});
+    ASSERT_OK(table.AppendPartitioned(rows, 1));
+    const std::string path = table.Path(SegmentFileName(2, 0));
+    const std::string pristine = files_.Bytes(path);
+    const SegmentHeader header = HeaderOf(pristine);
+    const Section& directory = header.section(SectionKind::kDirectory);
+    const auto entries =
+        DecodeDirectory(header, pristine.substr(directory.offset, directory.size_bytes));
+    ASSERT_OK(entries);
+    using Entries = std::vector<PartitionEntry>;
+    const std::vector<std::function<void(Entries&)>> forgeries = {
+        // The sums depend on the offsets of the last partition only.
+        [](Entries& e) { e[0].lines_offset = kPageBytes; },
+        [](Entries& e) { e[0].lines_offset = uint64_t{1} << 62; },
+        [](Entries& e) { e[0].first_pilot = uint64_t{1} << 62; },
+        [](Entries& e) { e[0].filter_first_word = uint64_t{1} << 59; },
+        [](Entries& e) { e[0].records_offset = kPageBytes; },
+        [](Entries& e) { e[0].records_offset = uint64_t{1} << 62; },
+        // One partition has all, and the other one has none.
+        [](Entries& e) {
+          e[0].groups += e[1].groups;
+          e[1].first_pilot += e[1].groups;
+          e[1].groups = 0;
+        },
+        [](Entries& e) {
+          e[1].groups += e[0].groups;
+          e[1].first_pilot = e[0].groups = 0;
+        },
+        [](Entries& e) {
+          e[0].filter_words += e[1].filter_words;
+          e[1].filter_first_word += e[1].filter_words;
+          e[1].filter_words = 0;
+        },
+        [](Entries& e) {
+          e[1].lines_offset = 0;
+          e[1].lines += static_cast<uint32_t>(kPageBytes / 64);
+          e[0].lines = 0;
+        },
+        // They lie one in the other.
+        [](Entries& e) {
+          e[1].lines_offset = 0;
+          e[1].lines += static_cast<uint32_t>(kPageBytes / 64);
+        },
+    };
+    for (size_t i = 0; i < forgeries.size(); ++i) {
+      Entries forged = *entries;
+      forgeries[i](forged);
+      std::string encoded, bytes = pristine;
+      for (const PartitionEntry& entry : forged) AppendPartitionEntry(entry, &encoded);
+      bytes.replace(directory.offset, encoded.size(), encoded);
+      SealSegment(header, &bytes);
+      files_.Put(path, std::move(bytes));
+      SCOPED_TRACE(testing::Message() << "forgery " << i);
+      EXPECT_FAILS(Segment::Open(files_, path), kDataLoss,
+                   AllOf(StartsWith(path), HasSubstr("directory")));
+    }
+    files_ = MemoryFileSystem();
+  }
+}
+
+// Hash lists of another number of hashes, or of hashes too large, under right checksums: no map.
+TEST_F(SegmentCutTest, ForgedHashListsMakeNoMap) {
+  TestTable table(files_, "data", random_);
+  const std::string path = BuildSmall(table, LayoutChoice::kLine);
+  const std::string pristine = files_.Bytes(path);
+  const SegmentHeader header = HeaderOf(pristine);
+  const Section& hashes = header.section(SectionKind::kHashes);
+  const unsigned width = header.hash_delta_bytes;
+  const auto map_of = [&](const std::string& bytes) {
+    files_.Put(path, bytes);
+    const auto segment = Segment::Open(files_, path);
+    EXPECT_OK(segment);
+    const Segment* const twice[] = {segment->get(), segment->get()};
+    return SegmentMap::Build(twice, 1 << 20).status();
+  };
+  EXPECT_OK(map_of(pristine));
+  for (const uint64_t at : {hashes.offset, hashes.end() - width}) {
+    std::string bytes = pristine;
+    bytes.replace(at, width, width, '\xFF');  // a step on the way to a hash, and no hash
+    SealSegment(header, &bytes);
+    EXPECT_FAILS(map_of(bytes), kDataLoss,
+                 AllOf(StartsWith(path), HasSubstr("expected 50 hashes")));
+  }
+  // All steps almost as large as can be.
+  std::string bytes = pristine;
+  for (uint64_t at = hashes.offset; at < hashes.end(); at += width) {
+    bytes.replace(at, width, std::string(width - 1, '\xFF') + '\xFE');
+  }
+  SealSegment(header, &bytes);
+  EXPECT_FAILS(map_of(bytes), kDataLoss, AllOf(StartsWith(path), HasSubstr("expected 50 hashes")));
+}
+
 // Header and directory agree on a number of rows that is wrong: that shows when they are read.
 TEST_F(SegmentCutTest, ForgedRowCountsShowInBulkReading) {
   for (const LayoutChoice layout : {LayoutChoice::kLine, LayoutChoice::kPointer}) {

@@ -344,9 +344,9 @@ def random_keys(rng, count, kind, one_length, plain=False):
 
 def distinct_numbers(rng, count, bits):
     """Doc ids, some at both ends of what they may be."""
-    numbers = {0, (1 << bits) - 2}
+    numbers = {0, (1 << bits) - 3}
     while len(numbers) < count:
-        numbers.add(rng.choice((rng.randrange((1 << bits) - 1), rng.randrange(count * 4))))
+        numbers.add(rng.choice((rng.randrange((1 << bits) - 2), rng.randrange(count * 4))))
     numbers = list(numbers)[:count]
     rng.shuffle(numbers)
     return numbers

@@ -209,7 +209,7 @@ class ValuesTest(RpcTestCase):
 class DescriptionTest(RpcTestCase):
 
     def test_list_and_describe(self):
-        self.build('a', b'0000000000000001 12345678\n', '--key-kind', 'hex', '--value-column', 'rest',
+        self.build('a', b'0000000000000001 12345678\n', '--key-kind', 'hex(8)', '--value-column', 'rest',
                    '--value-width', 8, '--doc-id-bits', 64)
         self.build('b', b'x\nyy\nzzz\n')
         self.build('b', b'x\n', '--append', '--filter-bits', 0)
@@ -218,22 +218,43 @@ class DescriptionTest(RpcTestCase):
         self.assertEqual([(table.name, table.generation, table.rows) for table in tables],
                          [('a', 1, 1), ('b', 2, 4)])
         a = client.call(DESCRIBE, table='a')
-        self.assertEqual((a.table, a.generation, a.key_kind, a.doc_id_bits, a.values, a.value_width, a.rows),
-                         ('a', 1, 'hex', 64, 'fixed', 8, 1))
+        self.assertEqual((a.table, a.generation, a.key_kind, a.key_bytes, a.doc_id_bits, a.values, a.value_width,
+                          a.rows), ('a', 1, 'hex', 8, 64, 'fixed', 8, 1))
+        # One segment needs no segment map; of two, each has what a map is made of.
+        self.assertEqual((a.segment_map_bytes, a.segment_map_missing, a.memory_mode), (0, '', 'mmap'))
         b = client.call(DESCRIBE, table='b')
+        self.assertEqual((b.key_kind, b.key_bytes, b.segment_map_missing), ('raw', 0, ''))
+        self.assertGreater(b.segment_map_bytes, 0)
         self.assertEqual([(segment.file, segment.rows, segment.layout, segment.filter_bits_per_key,
                            segment.key_bytes_min, segment.key_bytes_max) for segment in b.segments],
-                         [('g00000002-0.segment', 1, 'inline', 0, 1, 1),
-                          ('g00000001-0.segment', 3, 'term-order', 10, 1, 3)])
+                         [('g00000002-0.segment', 1, 'line', 0, 1, 1),
+                          ('g00000001-0.segment', 3, 'pointer', 10, 1, 3)])
         for segment in [*a.segments, *b.segments]:
             folder = self.data / ('a' if segment in a.segments else 'b')
             self.assertEqual(segment.file_bytes, (folder / segment.file).stat().st_size)
+            self.assertEqual(set(segment.section_bytes), {'directory', 'filter', 'pilots', 'lines', 'records',
+                                                          'values', 'hashes', 'checksums'})
             self.assertLess(sum(segment.section_bytes.values()), segment.file_bytes)
-            self.assertGreater(segment.section_bytes['records'], 0)
+            for name in ('directory', 'pilots', 'lines', 'hashes', 'checksums'):
+                self.assertGreater(segment.section_bytes[name], 0, name)
+            self.assertEqual(segment.section_bytes['filter'] > 0, segment.filter_bits_per_key > 0)
+            self.assertEqual(segment.section_bytes['records'] > 0, segment.layout == 'pointer')
+            self.assertEqual(segment.section_bytes['values'], 0)
         limits = b.limits
         self.assertEqual((limits.batch_keys_max, limits.key_bytes_max), (4096, 32_766))
         self.assertLess(limits.reply_bytes_default, 4 << 20)
         self.assertEqual(limits.reply_bytes_max, 64 << 20)
+
+    def test_why_there_is_no_segment_map(self):
+        self.build('t', b'x\n')
+        self.build('t', b'y\n', '--append', '--no-hash-list')
+        client = self.connect(self.start())
+        t = client.call(DESCRIBE, table='t')
+        self.assertEqual(t.segment_map_bytes, 0)
+        self.assertRegex(t.segment_map_missing, r'/t/g00000002-0\.segment: it was built without a hash list')
+        self.assertEqual([segment.section_bytes['hashes'] > 0 for segment in t.segments], [False, True])
+        reply = client.call(BATCH_GET, table='t', keys=[b'x', b'y', b'z'])
+        self.assertEqual([row.outcome for row in reply.rows], [FOUND, FOUND, ABSENT])
 
     def test_counts(self):
         self.build('t', b'a\nb\n')
@@ -339,12 +360,17 @@ class DamageTest(RpcTestCase):
         self.assertGreater(outcomes.count(FOUND), self.ROWS * 0.9)
         self.assertEqual(outcomes.count(ABSENT), 0)
 
-    def test_records(self):
-        for layout in ('inline', 'term-order'):
-            keys = [self.random.randbytes(16) for _ in range(self.ROWS)]
-            values = [struct.pack('<Q', i + 1) for i in range(self.ROWS)]
-            self.build(layout, b''.join(key + value for key, value in zip(keys, values)), '--format', 'fixed',
-                       '--key-width', 16, '--value-width', 8, '--layout', layout)
+    def build_rows(self, table, *flags):
+        """Keys, and a value for each that tells it."""
+        keys = [self.random.randbytes(16) for _ in range(self.ROWS)]
+        values = [struct.pack('<Q', i + 1) for i in range(self.ROWS)]
+        self.build(table, b''.join(key + value for key, value in zip(keys, values)), '--format', 'fixed',
+                   '--key-width', 16, '--value-width', 8, *flags)
+        return keys, values
+
+    def test_keys(self):
+        for layout in ('line', 'pointer'):
+            keys, values = self.build_rows(layout, '--layout', layout)
             page, outcomes = self.damage_and_ask(
                 layout, keys, values, lambda whole: whole.index(keys[77]) // 4096 * 4096)
             self.check_outcomes(outcomes, lambda i: keys[i] in page)
@@ -352,6 +378,57 @@ class DamageTest(RpcTestCase):
                                  stdin=escape_tsv(keys[77]) + b'\n', code=FAILURE)
             self.assertTrue(done.out.endswith(b'\tnot-done:damaged-data\t\t\n'), done.out)
             self.assertIn('standard input:1: not-done:damaged-data', done.err)
+
+    def test_pointers(self):
+        keys, values = self.build_rows('t', '--layout', 'pointer')
+        sections = self.sections('t')
+        page, outcomes = self.damage_and_ask('t', keys, values, lambda whole: sections['lines'])
+        # As many rows as the page's lines point to.
+        self.assertNotEqual(page, bytes(4096))
+        lost = sum(page[end - 1] - 0x80 for end in range(64, 4097, 64))
+        self.assertGreater(lost, 64 * 5)
+        self.assertEqual(outcomes.count(NOT_DONE), lost)
+        self.assertEqual(outcomes.count(FOUND), self.ROWS - lost)
+
+    def test_pilots(self):
+        for layout in ('line', 'pointer'):
+            keys, values = self.build_rows(layout, '--layout', layout)
+            sections = self.sections(layout)
+            page, outcomes = self.damage_and_ask(layout, keys, values, lambda whole: sections['pilots'])
+            self.assertNotIn(0, page[:self.ROWS * 2 // 5])
+            self.assertEqual(outcomes, [NOT_DONE] * self.ROWS)  # all of them fit a page
+
+    def sections(self, table):
+        """Where the sections of its only segment begin, from the segment's header."""
+        header = (self.data / table / 'g00000001-0.segment').read_bytes()[:4096]
+        names = ('directory', 'filter', 'pilots', 'lines', 'records', 'values', 'hashes', 'checksums')
+        return {name: struct.unpack_from('<Q', header, 120 + 16 * i)[0] for i, name in enumerate(names)}
+
+    def test_a_hash_list(self):
+        """It is not needed to answer: only the segment map is not made, and the table's description says why."""
+        rows = {}
+        for i in range(2):
+            keys, values = self.build_rows('t', *(['--append'] if i else []))
+            rows.update(zip(keys, values))
+        at = self.sections('t')['hashes']
+        with open(self.data / 't' / 'g00000001-0.segment', 'r+b') as file:
+            file.seek(at)
+            byte = file.read(1)[0]
+            file.seek(at)
+            file.write(bytes([byte ^ 1]))
+        client = self.connect(self.start())
+        described = client.call(DESCRIBE, table='t')
+        self.assertEqual(described.segment_map_bytes, 0)
+        self.assertRegex(described.segment_map_missing, "g00000001-0.segment: section 'hashes' is damaged")
+        keys = list(rows)
+        absent = [self.random.randbytes(16) for _ in range(2000)]
+        for begin in range(0, len(keys), 2000):
+            asked = keys[begin:begin + 2000] + absent
+            reply = client.call(BATCH_GET, table='t', keys=asked)
+            self.assertTrue(reply.complete)
+            self.assertEqual([row.value for row in reply.rows], [rows.get(key, b'') for key in asked])
+        done = self.latchkey('verify', '--data', self.data, '--table', 't', code=FAILURE)
+        self.assertIn("g00000001-0.segment: section 'hashes'", done.err)
 
     def test_values(self):
         keys = [self.random.randbytes(16) for _ in range(self.ROWS)]

@@ -6,11 +6,12 @@ Each table that is built is read back whole, by dump, and key by key, by batch, 
 import csv
 import io
 import itertools
+import json
 import os
 import unittest
 
 import support
-from support import FAILURE, LATCHKEY, NOT_FOUND, escape_csv, escape_tsv, parse_batch, text_of_key
+from support import FAILURE, LATCHKEY, NOT_FOUND, USAGE, escape_csv, escape_tsv, parse_batch, text_of_key
 
 ROWS = 80
 
@@ -22,7 +23,7 @@ class Table:
         self.name = f'{file_format}-{kind}-{values}-{bits}-{layout}'
         self.kind, self.values = kind, values
         ids = file_format in ('csv', 'tsv')  # the others have no place for them
-        one_length = layout == 'inline' or file_format == 'fixed'
+        one_length = layout == 'line' or file_format == 'fixed'
         # What a line can't hold must not be in it.
         plain = file_format == 'lines'
         keys = support.random_keys(rng, 2 * ROWS, kind, one_length, plain)
@@ -88,7 +89,7 @@ class FormatsTest(support.TestCase):
 
     def check_format(self, file_format):
         tables = [Table(self.random, file_format, *axes) for axes in itertools.product(
-            support.KEY_KINDS, ('none', 'fixed', 'bytes'), (32, 64), ('inline', 'term-order'))]
+            support.KEY_KINDS, ('none', 'fixed', 'bytes'), (32, 64), ('line', 'pointer'))]
         for table in tables:
             self.build(table.name, table.content, *table.flags)
         server = self.start()
@@ -211,16 +212,56 @@ class GenerationsTest(support.TestCase):
 
     def test_appended_segments_may_have_other_layouts_and_filters(self):
         keys = {}
-        for i, flags in enumerate([('--layout', 'inline'), ('--layout', 'term-order', '--append'),
-                                   ('--filter-bits', 0, '--append'), ('--filter-bits', 32, '--append')]):
+        for i, flags in enumerate([('--layout', 'line'), ('--layout', 'pointer', '--append'),
+                                   ('--filter-bits', 0, '--append'), ('--filter-bits', 32, '--append'),
+                                   ('--no-hash-list', '--append')]):
             rows = {self.random.randbytes(16): self.random.randbytes(20) for _ in range(3000)}
             content = b''.join(key.hex().encode() + b'\t' + escape_tsv(value) + b'\n'
                                for key, value in rows.items())
             self.build('t', content, '--format', 'tsv', '--key-kind', 'hex', '--value-column', '2', *flags)
             keys.update({key: (i, value) for key, value in rows.items()})
-        stdin = b''.join(key.hex().encode() + b'\n' for key in keys)
-        rows = parse_batch(self.latchkey('batch', '--data', self.data, '--table', 't', stdin=stdin).out)
-        self.assert_rows([row[3] for row in rows], [value for _, value in keys.values()], 'values')
+            stdin = b''.join(key.hex().encode() + b'\n' for key in keys)
+            rows = parse_batch(self.latchkey('batch', '--data', self.data, '--table', 't', stdin=stdin).out)
+            self.assert_rows([row[3] for row in rows], [value for _, value in keys.values()], 'values')
+            # With several segments that all have hash lists there is a segment map.
+            table = self.inspect()
+            self.assertEqual(table['segment_map_bytes'] > 0, 1 <= i <= 3, i)
+            missing = 'g00000005-0.segment: it was built without a hash list' if i == 4 else ''
+            self.assertIn(missing, table['segment_map_missing'])
+            self.assertEqual(bool(table['segment_map_missing']), bool(missing))
+        self.assertEqual([(segment['layout'], segment['filter_bits_per_key'], segment['hash_bits'] > 0,
+                           segment['section_bytes']['hashes'] > 0) for segment in table['segments']],
+                         [('line', 10, False, False), ('line', 32, True, True), ('line', 0, True, True),
+                          ('pointer', 10, True, True), ('line', 10, True, True)])
+
+    def inspect(self):
+        out = self.latchkey('inspect', '--data', self.data, '--table', 't', '--json').out
+        return json.loads(out)
+
+    def test_a_length_for_all_keys(self):
+        self.build('t', b'a0' * 20 + b'\n', '--key-kind', 'hex(20)')
+        table = self.inspect()
+        self.assertEqual((table['key_kind'], table['key_bytes']), ('hex', 20))
+        shown = self.latchkey('inspect', '--data', self.data, '--table', 't').out.decode()
+        self.assertIn('key kind hex(20), ', shown)
+        self.build('t', b'b0' * 20 + b'\n', '--key-kind', 'hex(20)', '--append')
+        for kind in ('hex', 'hex(21)', 'raw(20)'):
+            done = self.build('t', b'', '--key-kind', kind, '--append', code=FAILURE)
+            self.assertIn('cannot append: the table has key kind hex(20), ', done.err)
+            self.assertIn(f'the rows have key kind {kind}, ', done.err)
+        self.latchkey('get', '--data', self.data, '--table', 't', 'a0' * 20, 'b0' * 20)
+        # A key of another length can be asked for; it is absent.
+        self.latchkey('get', '--data', self.data, '--table', 't', 'a0' * 19, code=NOT_FOUND)
+
+    def test_lengths_that_key_kinds_cannot_have(self):
+        for kind in ('hex(0)', 'hex(020)', 'hex(20', 'hex(20) ', 'hex()', 'hex(-1)', 'raw(32767)', 'raw(65556)',
+                     'uuid(16)', 'u64(8)', '(20)', 'HEX(20)', ''):
+            with self.subTest(kind):
+                done = support.run([LATCHKEY, 'build', '--data', self.data, '--table', 't', '--key-kind', kind, '-'])
+                self.assertEqual((done.code, done.out), (USAGE, b''))
+                self.assertIn('--key-kind', done.err)
+        self.assertFalse(self.data.exists())
+        self.build('t', b'k' * 32_766 + b'\n', '--key-kind', 'raw(32766)')
 
     def test_build_replaces(self):
         self.build('t', b'a\n')
@@ -291,6 +332,9 @@ class BadInputTest(support.TestCase):
         self.refuse(b'1\n-1\n', ':2', 'not a u64', '--key-kind', 'u64')
         self.refuse(b'00000000-0000-0000-0000-00000000000\n', ':1', 'not a UUID', '--key-kind', 'uuid')
         self.refuse(b'ok\n\xff\n', ':2', 'not text', '--key-kind', 'text')
+        self.refuse(b'0011\n2233\n44\n5566\n', ':3', 'expected 2 bytes, got 1', '--key-kind', 'hex(2)')
+        self.refuse(b'abc\nabcd\n', ':2', 'expected 3 bytes, got 4', '--key-kind', 'raw(3)')
+        self.refuse('äb\nü\n'.encode(), ':2', 'expected 3 bytes, got 2', '--key-kind', 'text(3)')
         self.refuse(b'a 12345678\nb 1234567\n', ':2', 'expected 8 bytes, got 7', '--value-column', 'rest',
                     '--value-width', 8)
         self.refuse(b'a 1\nb ' + b'v' * ((16 << 20) + 1) + b'\n', ':2', 'too long', '--value-column', 'rest')
@@ -301,9 +345,12 @@ class BadInputTest(support.TestCase):
         self.refuse(b'a,"b\nc"\n"",1\n', ':3', 'empty key', *csv_flags)
         self.refuse(b'a,1\nb,"open\n', ':2', 'quote', *csv_flags)
         self.refuse(b'a,1\nb,x\n', ':2', 'not a doc id', *csv_flags, '--id-column', '2')
-        self.refuse(b'a,4294967295\n', ':1', 'doc id', *csv_flags, '--id-column', '2')
-        self.refuse(b'a,18446744073709551615\n', ':1', 'doc id', *csv_flags, '--id-column', '2',
-                    '--doc-id-bits', 64)
+        for number in (4_294_967_294, 4_294_967_295, 4_294_967_296):
+            self.refuse(b'a,%d\n' % number, ':1', 'doc id', *csv_flags, '--id-column', '2')
+        for number in (18_446_744_073_709_551_614, 18_446_744_073_709_551_615, 18_446_744_073_709_551_616):
+            self.refuse(b'a,%d\n' % number, ':1', 'doc id', *csv_flags, '--id-column', '2', '--doc-id-bits', 64)
+        self.refuse(b'k,v\nab,"1\n2"\nabc,3\n', ':4', 'expected 2 bytes, got 3', *csv_flags, '--key-column', 'k',
+                    '--key-kind', 'text(2)')
         self.refuse(b'k,v\na,1\n', ':1', 'header', *csv_flags, '--key-column', 'id')
         self.refuse(b'k,k\na,1\n', ':1', 'once in the header', *csv_flags, '--key-column', 'k')
 
@@ -313,6 +360,7 @@ class BadInputTest(support.TestCase):
         self.refuse(b'a\t1\nb\n', ':2', 'too few fields', *tsv_flags, '--value-column', '2')
         self.refuse(b'a\t1\nb\t\\q\n', ':2', r'\\', *tsv_flags, '--value-column', '2')
         self.refuse(b'a\n\\x0\n', ':2', r'\\', *tsv_flags)
+        self.refuse(b'ab\n\\x00\n', ':2', 'expected 2 bytes, got 1', *tsv_flags, '--key-kind', 'raw(2)')
 
     def test_fixed(self):
         fixed_flags = ('--format', 'fixed', '--key-width', 4)
@@ -330,11 +378,14 @@ class BadInputTest(support.TestCase):
                              stdin=b'00\nxx\n', code=FAILURE)
         self.assertIn('standard input:2: ', done.err)
 
-    def test_inline_layout_for_keys_that_do_not_fit_it(self):
-        done = self.build('t', b'a\nbb\n', '--layout', 'inline', code=FAILURE)
+    def test_line_layout_for_keys_that_do_not_fit_it(self):
+        done = self.build('t', b'a\nbb\n', '--layout', 'line', code=FAILURE)
         self.assertIn('t.input:2: a key of 2 bytes after one of 1', done.err)
-        done = self.build('t', b'k' * 32 + b'\n', '--layout', 'inline', code=FAILURE)
-        self.assertIn('keys of 32 bytes', done.err)
+        done = self.build('t', b'k' * 124 + b'\n', '--layout', 'line', code=FAILURE)
+        self.assertIn('at most 123 bytes beside such values; got keys of 124 bytes', done.err)
+        self.build('t', b'k' * 123 + b'\n', '--layout', 'line')
+        done = self.build('t', b'k' * 116 + b' v\n', '--layout', 'line', '--value-column', 'rest', code=FAILURE)
+        self.assertIn('at most 115 bytes', done.err)
 
     def test_options_that_contradict_each_other(self):
         for flags in (('--format', 'lines', '--key-column', '2'), ('--format', 'fixed'),

@@ -23,23 +23,34 @@ GRPCURL_VERSION = 'v1.9.1'
 
 
 class Table:
-    """A table of one kind: its rows, and as many keys that are not in it."""
+    """A table of one kind: its rows, and as many keys that are not in it. What is in an older segment may be stale."""
 
-    def __init__(self, rng, kind, layout, bits, values):
+    def __init__(self, rng, kind, layout, bits, values, segments):
         self.name = f'{kind}.{layout}.{bits}.{values}'
         self.kind, self.layout, self.bits, self.values = kind, layout, bits, values
-        keys = support.random_keys(rng, 2 * ROWS_PER_TABLE, kind, layout == 'inline')
+        keys = support.random_keys(rng, 2 * ROWS_PER_TABLE, kind, layout == 'line')
         self.absent = keys[ROWS_PER_TABLE:]
         doc_ids = support.distinct_numbers(rng, ROWS_PER_TABLE, bits)
         self.rows = {key: (doc_id, support.random_value(rng, values))
                      for key, doc_id in zip(keys, doc_ids)}
+        self.segments = [{} for _ in range(segments)]  # oldest first
+        for key, row in self.rows.items():
+            newest = rng.randrange(segments)
+            self.segments[newest][key] = row
+            for segment in self.segments[:newest]:
+                if rng.random() < 0.5:
+                    segment[key] = (rng.randrange(1000), support.random_value(rng, values))
         self.asked = keys + rng.choices(keys, k=30)  # some twice
         rng.shuffle(self.asked)
 
-    def content(self):
+    def build(self, case):
+        for i, segment in enumerate(self.segments):
+            case.build(self.name, self.content(segment), *self.flags(), *(['--append'] if i else []))
+
+    def content(self, rows):
         field = (lambda key: key) if self.kind == 'raw' else lambda key: text_of_key(self.kind, key)
         return b''.join(escape_tsv(field(key)) + b'\t%d\t' % doc_id + escape_tsv(value) + b'\n'
-                        for key, (doc_id, value) in self.rows.items())
+                        for key, (doc_id, value) in rows.items())
 
     def flags(self):
         flags = ['--format', 'tsv', '--key-kind', self.kind, '--layout', self.layout, '--doc-id-bits',
@@ -102,10 +113,11 @@ class PythonTest(support.TestCase):
     @classmethod
     def setUpClass(cls):
         shared = cls.for_class()
-        cls.tables = [Table(shared.random, *axes) for axes in itertools.product(
-            support.KEY_KINDS, ('inline', 'term-order'), (32, 64), ('none', 'fixed', 'bytes'))]
+        axes = itertools.product(support.KEY_KINDS, ('line', 'pointer'), (32, 64), ('none', 'fixed', 'bytes'))
+        # One segment, or several, for which the server makes a segment map.
+        cls.tables = [Table(shared.random, *choice, segments=1 + i % 4) for i, choice in enumerate(axes)]
         for table in cls.tables:
-            shared.build(table.name, table.content(), *table.flags())
+            table.build(shared)
         cls.client = ReflectedClient(shared.start().address)
         cls.addClassCleanup(cls.client.close)
 
@@ -118,13 +130,15 @@ class PythonTest(support.TestCase):
                 self.assertEqual(
                     (reply.outcome, reply.doc_id, *value_of(reply), reply.value_size, reply.reason,
                      reply.generation),
-                    (outcome, doc_id, table.expected_form(outcome, value, as_text), value, len(value), 0, 1),
+                    (outcome, doc_id, table.expected_form(outcome, value, as_text), value, len(value), 0,
+                     len(table.segments)),
                     (table.name, key))
 
     def check_rows(self, table, fields, text_values):
         reply = self.client.call(BATCH_GET, table=table.name, answer_form=ROWS, text_values=text_values,
                                  **fields)
-        self.assertEqual((reply.generation, reply.complete, reply.HasField('packed_rows')), (1, True, False))
+        self.assertEqual((reply.generation, reply.complete, reply.HasField('packed_rows')),
+                         (len(table.segments), True, False))
         got = [(row.outcome, row.doc_id, *value_of(row), row.reason) for row in reply.rows]
         as_text = text_values or 'text_keys' in fields
         want = [(outcome, doc_id, table.expected_form(outcome, value, as_text), value, 0)
@@ -133,7 +147,7 @@ class PythonTest(support.TestCase):
 
     def check_packed(self, table, fields):
         reply = self.client.call(BATCH_GET, table=table.name, answer_form=PACKED, **fields)
-        self.assertEqual((reply.generation, reply.complete, len(reply.rows)), (1, True, 0))
+        self.assertEqual((reply.generation, reply.complete, len(reply.rows)), (len(table.segments), True, 0))
         columns = reply.packed_rows
         other, doc_ids = columns.doc_ids_64, columns.doc_ids_32
         if table.bits == 64:
@@ -160,17 +174,21 @@ class PythonTest(support.TestCase):
                 self.check_rows(table, fields, text_values=False)
                 self.check_rows(table, fields, text_values=True)
                 self.check_packed(table, fields)
-        # Keys and lengths always, text always, a width for the inline half and what is of one width by kind.
+        # Keys and lengths always, text always, a width for the line half and what is of one width by kind.
         self.assertEqual(forms, 60 * 3 + 30 + 12)
 
     def test_list_and_describe(self):
         listed = {table.name: (table.generation, table.rows) for table in self.client.call(LIST).tables}
-        self.assertEqual(listed, {table.name: (1, ROWS_PER_TABLE) for table in self.tables})
+        stored = {table.name: sum(map(len, table.segments)) for table in self.tables}
+        self.assertEqual(listed, {table.name: (len(table.segments), stored[table.name]) for table in self.tables})
         for table in self.tables:
             reply = self.client.call(DESCRIBE, table=table.name)
-            self.assertEqual((reply.key_kind, reply.doc_id_bits, reply.values, reply.rows),
-                             (table.kind, table.bits, table.values, ROWS_PER_TABLE))
-            self.assertEqual([segment.layout for segment in reply.segments], [table.layout])
+            self.assertEqual((reply.key_kind, reply.doc_id_bits, reply.values, reply.rows, reply.key_bytes),
+                             (table.kind, table.bits, table.values, stored[table.name], 0))
+            self.assertEqual([(segment.layout, segment.rows) for segment in reply.segments],
+                             [(table.layout, len(segment)) for segment in reversed(table.segments)])
+            self.assertEqual((reply.segment_map_bytes > 0, reply.segment_map_missing),
+                             (len(table.segments) > 1, ''))
 
     def test_services(self):
         self.assertLessEqual({'latchkey.v1.Lookup', 'grpc.health.v1.Health'}, set(self.client.services()))
@@ -272,7 +290,7 @@ class GrpcurlTest(support.TestCase):
                          {'tables': [{'name': 'files', 'generation': '1', 'rows': '1000'}]})
         reply = self.ask('DescribeTable', {'table': 'files'})
         self.assertEqual((reply['key_kind'], reply['rows'], reply['segments'][0]['layout']),
-                         ('hex', '1000', 'inline'))
+                         ('hex', '1000', 'line'))
 
     def test_errors(self):
         for request, code, words in (({'table': 'none', 'text_key': '00'}, 'NotFound', "no table 'none'"),

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <fstream>
 #include <map>
 
@@ -214,19 +215,21 @@ TEST_F(WireTest, DamagedRowsAreNotDone) {
     }
     ASSERT_OK_AND_ASSIGN(const auto snapshot,
                          Snapshot::OpenNewest(PosixFileSystem(), path.substr(0, path.rfind('/'))));
-    std::vector<AnyRow> expected;
-    int damaged = 0;
-    for (const std::string& key : keys_) {
-      const LookupResult result = LookupOne(*snapshot, key);
+    const auto row_of = [](const LookupResult& result) {
       if (result.outcome == Outcome::kDamaged) {
-        ++damaged;
-        expected.push_back({v1::NOT_DONE, v1::DAMAGED_DATA, 0, ""});
-      } else {
-        const bool found = result.outcome == Outcome::kFound;
-        expected.push_back({found ? v1::FOUND : v1::ABSENT, v1::REASON_NONE, result.doc_id,
-                            std::string(result.value)});
+        return AnyRow{v1::NOT_DONE, v1::DAMAGED_DATA, 0, ""};
       }
-    }
+      const bool found = result.outcome == Outcome::kFound;
+      return AnyRow{found ? v1::FOUND : v1::ABSENT, v1::REASON_NONE, result.doc_id,
+                    std::string(result.value)};
+    };
+    LookupResults results;
+    const std::vector<std::string_view> views(keys_.begin(), keys_.end());
+    ProbeEngine().Lookup(*snapshot, views, &results);
+    std::vector<AnyRow> expected;
+    for (size_t i = 0; i < views.size(); ++i) expected.push_back(row_of(results.at(i)));
+    const auto damaged =
+        std::count(results.outcomes.begin(), results.outcomes.end(), Outcome::kDamaged);
     EXPECT_GT(damaged, 50);
     EXPECT_LT(damaged, 350);
     for (const v1::AnswerForm form : {v1::ROWS, v1::PACKED}) {
@@ -234,16 +237,17 @@ TEST_F(WireTest, DamagedRowsAreNotDone) {
       request.set_answer_form(form);
       ASSERT_OK_AND_ASSIGN(const auto response, Answer(*snapshot, request));
       EXPECT_FALSE(response.complete());
-      EXPECT_EQ(RowsOf(response), expected);
+      EXPECT_TRUE(RowsOf(response) == expected);
     }
-    for (size_t i = 0; i < keys_.size(); i += 7) {
+    for (const std::string& key : keys_) {
       v1::GetRequest request;
-      request.set_key(keys_[i]);
+      request.set_key(key);
       v1::GetResponse response;
-      EncodeResult(request, *snapshot, LookupOne(*snapshot, keys_[i]), kReplyBytesMax, &response);
-      EXPECT_EQ(
-          (AnyRow{response.outcome(), response.reason(), response.doc_id(), response.value()}),
-          expected[i]);
+      const LookupResult result = LookupOne(*snapshot, key);
+      EncodeResult(request, *snapshot, result, kReplyBytesMax, &response);
+      EXPECT_TRUE((AnyRow{response.outcome(), response.reason(), response.doc_id(),
+                          response.value()}) == row_of(result));
+      EXPECT_EQ(response.value_size(), result.value.size());
     }
   }
 }
@@ -312,7 +316,7 @@ TEST_F(WireTest, DescribesTheSnapshot) {
 
   told = describe({.segment_map_bytes_max = 0});
   EXPECT_EQ(told.segment_map_bytes(), 0u);
-  EXPECT_THAT(told.segment_map_missing(), HasSubstr("MiB"));
+  EXPECT_THAT(told.segment_map_missing(), HasSubstr("a segment map takes"));
   table.options.hash_list = false;
   build(10, true);
   told = describe({});
