@@ -1,15 +1,13 @@
 // Segments with damaged bytes. What must hold, with F the bytes that were damaged:
 //
 // - Nothing crashes, or reads beyond the file, whichever way a key is looked up.
-// - A key that reads nothing of F is answered right. A key reads its filter word, its group's
-// pilot,
-//   its line, in the pointer layout the records with its tag, and its value.
+// - A key that reads nothing of F is answered right. A key reads its filter word, the pilot of its
+//   group, its line, in the pointer layout the records with its tag, and its value.
 // - If F is zeroed lines or pages, as lost blocks or holes of the file read: right or "damaged",
 //   nothing else; but for the check of 16 bits, on which a value depends that begins before F.
 // - If F is one byte, it depends on what that is; see Part. Where a lookup can't see it, it is
 //   VerifySegmentFile that names the block.
-// - The header, the directory and the checksums are read when a segment is opened, which refuses
-// it.
+// - The header, the directory and the checksums are read when a segment is opened: it is refused.
 // - A damaged hash list makes no segment map, and is not needed without one.
 // - Of several segments, the damaged newer one is never passed over for an older one.
 #include <gtest/gtest.h>
