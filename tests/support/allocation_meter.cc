@@ -14,15 +14,22 @@ std::atomic<int64_t> peak_bytes_seen = 0;
 
 }  // namespace
 
-void* operator new(size_t size_bytes) {
+// Temporary buffers of the standard library come this way.
+void* operator new(size_t size_bytes, const std::nothrow_t&) noexcept {
   void* const memory = std::malloc(size_bytes);
-  if (memory == nullptr) throw std::bad_alloc();
+  if (memory == nullptr) return nullptr;
   const auto got = static_cast<int64_t>(::malloc_usable_size(memory));
   const int64_t live = live_bytes.fetch_add(got, std::memory_order_relaxed) + got;
   int64_t peak = peak_bytes_seen.load(std::memory_order_relaxed);
   while (live > peak &&
          !peak_bytes_seen.compare_exchange_weak(peak, live, std::memory_order_relaxed)) {
   }
+  return memory;
+}
+
+void* operator new(size_t size_bytes) {
+  void* const memory = operator new(size_bytes, std::nothrow);
+  if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
 
