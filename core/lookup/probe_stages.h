@@ -23,7 +23,9 @@
 namespace latchkey {
 
 // Keys in a tile. Wider keeps more lines on their way, up to what the core can have in flight;
-// narrower keeps the state in the first-level cache.
+// narrower keeps the state in the first-level cache. 10M uuid16 keys took 26, 25, 24 ns a key in
+// tiles of 32, 64, 128 with one segment and 36, 33, 33 with fifteen; to ask for the next tile's
+// buckets before a tile is looked up gained nothing (medians of three runs, one machine).
 inline constexpr size_t kTileKeys = 128;
 
 // Up to kTileKeys keys. T = count.

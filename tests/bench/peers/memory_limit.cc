@@ -7,42 +7,18 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <functional>
 
 #include "core/base/checked_math.h"
 #include "core/base/prefetch.h"
+#include "core/io/memory_mode.h"
 #include "tests/bench/report.h"
 
 namespace latchkey {
 namespace {
 
 constexpr size_t kHugePageBytes = size_t{2} << 20;
-
-// Sums the huge pages of this process's mappings that `wanted` chooses by first address and path.
-double HugeMib(const std::function<bool(uint64_t begin, const std::string& path)>& wanted) {
-  std::ifstream maps("/proc/self/smaps");
-  std::string line;
-  bool chosen = false;
-  double kib = 0;
-  while (std::getline(maps, line)) {
-    unsigned long begin, end, amount;
-    char field[64];
-    int path_at = 0;
-    if (std::sscanf(line.c_str(), "%lx-%lx %*s %*s %*s %*s %n", &begin, &end, &path_at) == 2) {
-      chosen = wanted(begin, path_at > 0 ? line.substr(path_at) : "");
-    } else if (chosen && std::sscanf(line.c_str(), "%63[^:]: %lu kB", field, &amount) == 2 &&
-               (std::strcmp(field, "AnonHugePages") == 0 ||
-                std::strcmp(field, "FilePmdMapped") == 0 ||
-                std::strcmp(field, "ShmemPmdMapped") == 0)) {
-      kib += static_cast<double>(amount);
-    }
-  }
-  return kib / 1024;
-}
 
 uint64_t FirstWord(const uint8_t* line) {
   uint64_t word;
@@ -89,10 +65,8 @@ class RegionLimit final : public MemoryLimit {
   }
   uint64_t size_bytes() const override { return lines_ * kCacheLineBytes; }
   double huge_mib() const override {
-    const auto begin = reinterpret_cast<uint64_t>(mapped_);
-    return HugeMib([&](uint64_t mapping, const std::string&) {
-      return mapping >= begin && mapping < begin + mapped_bytes_;
-    });
+    return static_cast<double>(HugePageBytes(static_cast<const uint8_t*>(mapped_), mapped_bytes_)) /
+           (1 << 20);
   }
 
   double RunRound(const Round& round) override {
@@ -140,11 +114,6 @@ class RegionLimit final : public MemoryLimit {
 }
 
 }  // namespace
-
-double HugeMibOfFile(const std::string& path) {
-  const std::string absolute = std::filesystem::canonical(path).string();
-  return HugeMib([&](uint64_t, const std::string& mapped) { return mapped == absolute; });
-}
 
 std::unique_ptr<MemoryLimit> MemoryLimit::OverFile(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);

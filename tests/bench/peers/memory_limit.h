@@ -8,9 +8,6 @@
 
 namespace latchkey {
 
-// MiB of huge pages behind the mappings of the file `path`; 0 if there are none.
-double HugeMibOfFile(const std::string& path);
-
 // Reads kPeerBatchKeys random lines a batch, in groups that are prefetched first, of the best of
 // several widths, found when it is made. Its "keys" are lines.
 class MemoryLimit : public Peer {

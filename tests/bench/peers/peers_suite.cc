@@ -144,13 +144,13 @@ void CompareWithLucene(Comparison& comparison) {
 }
 
 void CompareWithMemory(Comparison& comparison) {
-  const std::string& path = comparison.snapshot().segments()[0]->path();
-  // Asked before the limit maps the same file.
-  const double our_huge_mib = HugeMibOfFile(path);
-  const std::unique_ptr<MemoryLimit> limit = MemoryLimit::OverFile(path);
+  const Segment& segment = *comparison.snapshot().segments()[0];
+  const std::unique_ptr<MemoryLimit> limit = MemoryLimit::OverFile(segment.path());
+  WarmUp({comparison.batches()}, comparison.table().rows);  // so that its pages are mapped
+  const uint64_t our_huge = HugePageBytes(segment.file().data(), segment.file().size_bytes());
   comparison.AddTime("warm/uuid16/s1/batch_vs_memory_limit", {comparison.batches()}, limit->name(),
                      {*limit},
-                     fmt::format("ours has {:.0f} MiB in huge pages, the limit {}", our_huge_mib,
+                     fmt::format("ours has {} MiB in huge pages, the limit {}", our_huge >> 20,
                                  limit->settings()));
   const auto huge_snapshot =
       OpenBenchTable(comparison.data_dir(), {.memory_mode = MemoryMode::kHuge});
