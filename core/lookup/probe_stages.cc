@@ -75,6 +75,9 @@ void RowLineStage(const LineShape& shape, Tile* tile) {
   const size_t mark_at = shape.line_bytes() - 1, entry_bytes = shape.entry_bytes(),
                key_offset = shape.key_offset(), value_offset = shape.value_offset();
   const bool wide_doc_ids = shape.doc_id_bytes() == 8;
+  // Entries are told apart by the last bytes of their keys, in which neighbours differ most; only
+  // the first that has the wanted ones is compared as a whole.
+  const size_t tail_bytes = std::min<size_t>(key_bytes, 8), tail_offset = key_bytes - tail_bytes;
   for (size_t n = 0; n < tile->probing_count; ++n) {
     const uint8_t i = tile->probing[n];
     const uint8_t* const line = tile->addresses[i];
@@ -86,15 +89,16 @@ void RowLineStage(const LineShape& shape, Tile* tile) {
       continue;
     }
     uint32_t same = 0;
-    const auto* stored = reinterpret_cast<const char*>(line + key_offset);
+    const char* stored = reinterpret_cast<const char*>(line + key_offset + tail_offset);
     for (uint32_t e = 0; e < entries; ++e, stored += entry_bytes) {
-      same |= static_cast<uint32_t>(SameBytes(stored, key, key_bytes)) << e;
+      same |= static_cast<uint32_t>(SameBytes(stored, key + tail_offset, tail_bytes)) << e;
     }
     same &= (1u << count) - 1;
     const bool found = same != 0;
     const uint8_t* const entry = line + (found ? std::countr_zero(same) : 0) * entry_bytes;
+    const bool whole = SameBytes(reinterpret_cast<const char*>(entry + key_offset), key, key_bytes);
     const uint64_t field = LoadDocIdField(entry, wide_doc_ids ? 8 : 4);
-    if (found && field <= kDocIdTombstone) [[unlikely]] {
+    if (found && (!whole || field <= kDocIdTombstone)) [[unlikely]] {
       LookAtLine(i, &unused, tile);
       continue;
     }

@@ -474,6 +474,36 @@ TEST_F(LookupPropertyTest, ManySegmentsWithOverlappingKeys) {
 }
 
 // Keys that take up a small part of all there could be are told apart by their first bytes too.
+// A line's keys are told apart by their last bytes first: here these are the same in all of them.
+TEST_F(LookupPropertyTest, KeysThatEndAlike) {
+  for (const size_t length : {9, 12, 16, 20, 36, 60}) {
+    SCOPED_TRACE(testing::Message() << "keys of " << length << " bytes");
+    const std::string end = random_.Bytes(8);
+    TestTable table(files_, "data", random_);
+    TableSchema& schema = table.options.schema;
+    // Of rows that fit a line.
+    do schema = RandomSchema(random_);
+    while (schema.InlineValueBytes() > 40);
+    table.options.layout = LayoutChoice::kLine;
+    std::vector<std::string> questions;
+    for (int i = 0; i < 2; ++i) {
+      std::vector<Row> rows;
+      for (const std::string& begin : DistinctKeys(random_, 250, length - 8)) {
+        questions.push_back(begin + end);
+        // Half of them stay strangers, with the same end as all keys of the lines they come to.
+        if (random_.OneIn(2)) {
+          rows.push_back(RowOf(random_, schema, questions.back()));
+        }
+      }
+      ASSERT_OK(i == 0 ? table.Build(rows) : table.Append(rows));
+      ASSERT_OK_AND_ASSIGN(const auto snapshot, table.Open());
+      EXPECT_EQ(snapshot->segments()[0]->header().layout, Layout::kLine);
+      ExpectSameAnswers(*snapshot, table.reference(), questions, 64);
+    }
+    files_ = MemoryFileSystem();
+  }
+}
+
 TEST_F(LookupPropertyTest, KeysThatBeginAlike) {
   for (const LayoutChoice layout : kLayouts) {
     for (const std::string& begin : {std::string("user/"), std::string("\xFF\xFF\xFF\xFE"),
