@@ -28,6 +28,6 @@ inline constexpr size_t kRequestBytesPerKey = 1024;
 
 inline constexpr size_t kTableNameBytesMax = 128;
 
-static_assert(kKeyBytesMax < 1 << 16, "key lengths are kept in 16 bits by the lookup stages");
+static_assert(kKeyBytesMax < 1 << 16, "key lengths are kept in 16 bits by segment headers");
 
 }  // namespace latchkey

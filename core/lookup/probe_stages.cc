@@ -172,37 +172,40 @@ void MakeFilterMasks(unsigned filter_hashes, Tile* tile) {
   tile->filter_hashes = filter_hashes;
 }
 
-// Chooses the live keys that the segment may hold by their length and first bytes, and aims them.
+// Chooses the live keys that the segment may hold by their length and first bytes, and asks for
+// what comes first: their filter words, or their pilots.
 template <bool kByPrefix>
-void ChooseStage(const Segment& segment, Tile* tile) {
+void ChooseStage(const Segment& segment, bool filtered, Tile* tile) {
   size_t count = 0;
   for (size_t n = 0; n < tile->live_count; ++n) {
     const uint8_t i = tile->live[n];
     tile->probing[count] = i;
     if (!segment.MayHoldLength(tile->keys[i].size())) continue;
     if (kByPrefix && !segment.MayHoldPrefix(KeyPrefix(tile->keys[i]))) continue;
-    Aim(segment.PartitionFor(tile->hashes[i]), i, tile);
     ++count;
+    const Partition& partition = segment.PartitionFor(tile->hashes[i]);
+    if (filtered) {
+      tile->partitions[i] = &partition;
+      tile->addresses[i] = partition.FilterAddress(tile->hashes[i]);
+      PrefetchLine(tile->addresses[i]);
+    } else {
+      Aim(partition, i, tile);
+    }
   }
   tile->probing_count = count;
 }
 
-// Drops the keys that the filter excludes.
+// Drops the keys that the filter excludes, and aims the others.
 void FilterStage(const Segment& segment, Tile* tile) {
   if (segment.header().filter_hashes != tile->filter_hashes) {
     MakeFilterMasks(segment.header().filter_hashes, tile);
   }
-  const uint8_t* words[kTileKeys];
-  for (size_t n = 0; n < tile->probing_count; ++n) {
-    const uint8_t i = tile->probing[n];
-    words[n] = tile->partitions[i]->FilterAddress(tile->hashes[i]);
-    PrefetchLine(words[n]);
-  }
   size_t count = 0;
   for (size_t n = 0; n < tile->probing_count; ++n) {
     const uint8_t i = tile->probing[n];
-    tile->probing[count] = i;
-    count += FilterMayContain(Load<uint64_t>(words[n]), tile->filter_masks[i]);
+    if (!FilterMayContain(Load<uint64_t>(tile->addresses[i]), tile->filter_masks[i])) continue;
+    Aim(*tile->partitions[i], i, tile);
+    tile->probing[count++] = i;
   }
   tile->probing_count = count;
 }
@@ -261,12 +264,13 @@ void StartTile(Tile* tile) {
 }
 
 void ProbeSegment(const Segment& segment, bool use_filter, Tile* tile) {
+  const bool filtered = use_filter && segment.has_filter();
   if (segment.keys_are_close()) {
-    ChooseStage<true>(segment, tile);
+    ChooseStage<true>(segment, filtered, tile);
   } else {
-    ChooseStage<false>(segment, tile);
+    ChooseStage<false>(segment, filtered, tile);
   }
-  if (use_filter && segment.has_filter()) FilterStage(segment, tile);
+  if (filtered) FilterStage(segment, tile);
   ProbePartitions(segment.row_shape(), tile);
   size_t count = 0;
   for (size_t n = 0; n < tile->live_count; ++n) {
