@@ -68,15 +68,15 @@ void ProbeEngine::Lookup(const Snapshot& snapshot, std::span<const std::string_v
   HashMany(keys, snapshot.seed(), hashes_.data());
   const SegmentMap* const map = snapshot.segment_map();
   size_t found = 0;
-  for (size_t begin = 0; begin < keys.size(); begin += kTileKeys) {
-    tile_.count = std::min(kTileKeys, keys.size() - begin);
+  for (size_t begin = 0; begin < keys.size(); begin += options_.tile_keys) {
+    tile_.count = std::min(options_.tile_keys, keys.size() - begin);
     tile_.keys = keys.data() + begin;
     tile_.hashes = hashes_.data() + begin;
     tile_.outcomes = results->outcomes.data() + begin;
     tile_.doc_ids = results->doc_ids.data() + begin;
     StartTile(&tile_);
     if (map != nullptr) {
-      ProbeMapped(*map, &tile_);
+      ProbeMapped(*map, options_.match_buckets, &tile_);
     } else {
       for (const auto& segment : snapshot.segments()) {
         if (tile_.live_count == 0) break;

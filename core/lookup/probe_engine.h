@@ -7,6 +7,7 @@
 
 #include "core/lookup/lookup_results.h"
 #include "core/lookup/probe_stages.h"
+#include "core/table/bucket_match.h"
 #include "core/table/snapshot.h"
 
 namespace latchkey {
@@ -15,9 +16,17 @@ namespace latchkey {
 // snapshot. Any key will do; one that the table can't hold is absent.
 LookupResult LookupOne(const Snapshot& snapshot, std::string_view key);
 
+// How batches are looked up; the answers are the same.
+struct ProbeEngineOptions {
+  size_t tile_keys = kTileKeysMax;  // from 1 to kTileKeysMax
+  MatchBucketsFunction match_buckets = MatchBucketsLevels().back().match;
+};
+
 // Looks batches up. Thread-compatible: it keeps memory between batches, so have one a thread.
 class ProbeEngine {
  public:
+  explicit ProbeEngine(const ProbeEngineOptions& options = {}) : options_(options) {}
+
   // Answers `keys: K views` into *results, K answers in the same order; duplicates are each
   // answered. The same answers as LookupOne, at a fraction of the cost; but of a key that no
   // segment holds, which comes to damaged data by chance, one may say absent and the other damaged.
@@ -28,6 +37,7 @@ class ProbeEngine {
   // One segment's filter costs a line; it pays when fewer keys than this are found.
   static constexpr size_t kFilterPaysBelowTenths = 3;
 
+  ProbeEngineOptions options_;
   std::vector<uint64_t> hashes_;
   Tile tile_;
   bool filter_pays_ = false;

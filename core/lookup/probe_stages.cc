@@ -7,7 +7,6 @@
 #include "core/base/prefetch.h"
 #include "core/segment/bloom_filter.h"
 #include "core/segment/record_pointer.h"
-#include "core/table/bucket_match.h"
 
 namespace latchkey {
 namespace {
@@ -157,8 +156,8 @@ void RecordStage(const uint8_t* pointing, size_t pointing_count, const uint32_t*
 void ProbePartitions(const LineShape* shape, Tile* tile) {
   PilotStage(tile);
   if (shape != nullptr) return RowLineStage(*shape, tile);
-  uint8_t pointing[kTileKeys];
-  uint32_t pointers[kTileKeys];
+  uint8_t pointing[kTileKeysMax];
+  uint32_t pointers[kTileKeysMax];
   size_t pointing_count;
   LineStage(tile, pointing, &pointing_count, pointers);
   RecordStage(pointing, pointing_count, pointers, tile);
@@ -211,13 +210,13 @@ void FilterStage(const Segment& segment, Tile* tile) {
 }
 
 // Reads the keys' buckets, and aims each key at the newest segment that its bucket names.
-void MapStage(const SegmentMap& map, Tile* tile) {
+void MapStage(const SegmentMap& map, MatchBucketsFunction match_buckets, Tile* tile) {
   for (size_t i = 0; i < tile->count; ++i) {
     tile->map_probes[i] = map.ProbeFor(tile->hashes[i]);
     PrefetchLine(tile->map_probes[i].bucket);
   }
   const uint8_t segment_mask = map.segment_mask();
-  MatchBuckets({tile->map_probes, tile->count}, segment_mask, tile->map_masks);
+  match_buckets({tile->map_probes, tile->count}, segment_mask, tile->map_masks);
   size_t count = 0;
   for (size_t i = 0; i < tile->count; ++i) {
     const MapProbe& probe = tile->map_probes[i];
@@ -281,8 +280,8 @@ void ProbeSegment(const Segment& segment, bool use_filter, Tile* tile) {
   tile->live_count = count;
 }
 
-void ProbeMapped(const SegmentMap& map, Tile* tile) {
-  MapStage(map, tile);
+void ProbeMapped(const SegmentMap& map, MatchBucketsFunction match_buckets, Tile* tile) {
+  MapStage(map, match_buckets, tile);
   while (tile->probing_count > 0) {
     ProbePartitions(map.row_shape(), tile);
     NextSegmentStage(map, tile);

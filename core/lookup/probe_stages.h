@@ -18,6 +18,7 @@
 #include "core/base/hash.h"
 #include "core/lookup/lookup_results.h"
 #include "core/segment/segment.h"
+#include "core/table/bucket_match.h"
 #include "core/table/segment_map.h"
 
 namespace latchkey {
@@ -26,9 +27,9 @@ namespace latchkey {
 // narrower keeps the state in the first-level cache. 10M uuid16 keys took 26, 25, 24 ns a key in
 // tiles of 32, 64, 128 with one segment and 36, 33, 33 with fifteen; to ask for the next tile's
 // buckets before a tile is looked up gained nothing (medians of three runs, one machine).
-inline constexpr size_t kTileKeys = 128;
+inline constexpr size_t kTileKeysMax = 128;
 
-// Up to kTileKeys keys. T = count.
+// Up to kTileKeysMax keys. T = count.
 struct Tile {
   size_t count = 0;
   const std::string_view* keys = nullptr;  // T views
@@ -36,21 +37,21 @@ struct Tile {
   Outcome* outcomes = nullptr;             // T, kAbsent at first
   uint64_t* doc_ids = nullptr;             // T, 0 at first
 
-  uint8_t live[kTileKeys];  // indices of the keys that are not resolved; without a segment map
+  uint8_t live[kTileKeysMax];  // indices of the keys that are not resolved; without a segment map
   size_t live_count = 0;
-  uint8_t probing[kTileKeys];  // of the keys that are being looked for in a segment
+  uint8_t probing[kTileKeysMax];  // of the keys that are being looked for in a segment
   size_t probing_count = 0;
-  bool resolved[kTileKeys];                // no older segment counts
-  const Partition* partitions[kTileKeys];  // where it is looked for, or was found
-  const uint8_t* addresses[kTileKeys];     // what the next stage reads
-  const uint8_t* values[kTileKeys];        // of a found key: its value or locator
+  bool resolved[kTileKeysMax];                // no older segment counts
+  const Partition* partitions[kTileKeysMax];  // where it is looked for, or was found
+  const uint8_t* addresses[kTileKeysMax];     // what the next stage reads
+  const uint8_t* values[kTileKeysMax];        // of a found key: its value or locator
 
   // With a segment map.
-  MapProbe map_probes[kTileKeys];
-  uint32_t map_masks[kTileKeys];
-  uint8_t segments[kTileKeys];  // the number of the one that is being probed
+  MapProbe map_probes[kTileKeysMax];
+  uint32_t map_masks[kTileKeysMax];
+  uint8_t segments[kTileKeysMax];  // the number of the one that is being probed
   // Without.
-  uint64_t filter_masks[kTileKeys];  // for segments with filter_hashes of them
+  uint64_t filter_masks[kTileKeysMax];  // for segments with filter_hashes of them
   unsigned filter_hashes = 0;
 };
 
@@ -61,7 +62,7 @@ void StartTile(Tile* tile);
 void ProbeSegment(const Segment& segment, bool use_filter, Tile* tile);
 
 // Looks for all keys of a tile in the segments that the map names, the newest first.
-void ProbeMapped(const SegmentMap& map, Tile* tile);
+void ProbeMapped(const SegmentMap& map, MatchBucketsFunction match_buckets, Tile* tile);
 
 // Reads the values of the found keys into values[0, T); a damaged one turns the key's outcome.
 void ReadValues(Tile* tile, std::string_view* values);

@@ -49,8 +49,9 @@ double SingleRound(const Snapshot& snapshot, KeyBatchMaker& maker) {
 }
 
 // ns a key, in batches.
-double BatchRound(const Snapshot& snapshot, KeyBatchMaker& maker) {
-  ProbeEngine engine;
+double BatchRound(const Snapshot& snapshot, KeyBatchMaker& maker,
+                  const ProbeEngineOptions& engine_options = {}) {
+  ProbeEngine engine(engine_options);
   LookupResults results;
   Clock::duration elapsed{};
   for (int b = 0; b < kBatchesARound; ++b) {
@@ -164,6 +165,31 @@ void RunFilters(const SuiteOptions& options, Report* report) {
   std::filesystem::remove_all(options.scratch_dir + ".off");
 }
 
+// What the width of tiles and the SIMD level are worth, against the ones in use.
+void RunEngineOptions(const SuiteOptions& options, Report* report) {
+  const auto snapshot =
+      BuildBenchTable(options.scratch_dir, KeyShape::kUuid16, SegmentSizes(options.rows, 15));
+  KeyBatchMaker maker(KeyShape::kUuid16, options.rows, 90, kBatchKeys, 4000);
+  BatchRound(*snapshot, maker);
+  const auto compare = [&](const std::string& name, const ProbeEngineOptions& other) {
+    std::vector<double> ours, theirs;
+    for (int round = 0; round < options.rounds; ++round) {
+      ours.push_back(BatchRound(*snapshot, maker));
+      theirs.push_back(BatchRound(*snapshot, maker, other));
+    }
+    report->AddRatio("warm", "warm/uuid16/s15/engine_vs_" + name, true, ours, name, theirs,
+                     fmt::format("{} keys, 15 segments, 90% present, batches of {}; times as fast",
+                                 options.rows, kBatchKeys));
+  };
+  for (const size_t tile_keys : {8, 16, 32, 64}) {
+    compare(fmt::format("tile{}", tile_keys), {.tile_keys = tile_keys});
+  }
+  const auto levels = MatchBucketsLevels();
+  for (const MatchBucketsLevel& level : levels.first(levels.size() - 1)) {
+    compare(level.name, {.match_buckets = level.match});
+  }
+}
+
 // Keys a second of `threads` threads at once, each taking the snapshot anew for every batch.
 double ThreadsRound(const Catalog& catalog, uint64_t rows, int threads) {
   std::vector<std::thread> running;
@@ -224,7 +250,9 @@ void RunWarmSuite(const SuiteOptions& options, Report* report) {
     if (shape != KeyShape::kUuid16) continue;
     RunSizes(options, report);
     RunFilters(options, report);
+    RunEngineOptions(options, report);
     RunThreads(options, report);
+    RunTable("warm/tenfold/uuid16/s1", shape, 1, 10 * options.rows, options, report);
   }
 }
 

@@ -30,7 +30,7 @@ using testing::HasSubstr;
 
 constexpr std::array<uint8_t, 8> kFilterBits = {0, 1, 4, 8, 10, 12, 16, 32};
 constexpr std::array<size_t, 9> kBatchKeys = {
-    1, 7, 63, 64, 65, kTileKeys - 1, kTileKeys, kTileKeys + 1, 4096};
+    1, 7, 63, 64, 65, kTileKeysMax - 1, kTileKeysMax, kTileKeysMax + 1, 4096};
 constexpr std::array<KeyKind, 5> kKeyKinds = {KeyKind::kRaw, KeyKind::kText, KeyKind::kHex,
                                               KeyKind::kUuid, KeyKind::kU64};
 // Lengths of keys that the engine has code of their own for.

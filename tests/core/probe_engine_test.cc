@@ -564,7 +564,7 @@ TEST_F(ProbeEngineTest, TilesOfEveryFill) {
     ASSERT_OK_AND_ASSIGN(snapshots.emplace_back(), Snapshot::Open(files_, table_->dir(), newest));
     ProbeEngine engine;
     LookupResults results;
-    for (size_t count = 0; count <= 2 * kTileKeys + 3; ++count) {
+    for (size_t count = 0; count <= 2 * kTileKeysMax + 3; ++count) {
       for (size_t kind = 0; kind < 5; ++kind) {
         std::vector<std::string_view> keys;
         for (size_t i = 0; i < count; ++i) {

@@ -55,7 +55,8 @@ void ExpectSameAnswers(const Snapshot& snapshot, const ReferenceEngine& referenc
                        const std::vector<std::string>& keys, size_t batch_keys) {
   const std::vector<std::string_view> views(keys.begin(), keys.end());
   ProbeEngine engine;
-  LookupResults results;
+  LookupResults results, others;
+  size_t next_turn = keys.size();
   int differing = 0;
   const auto compare = [&](std::string_view who, std::string_view key, const LookupResult& got,
                            const LookupResult& expected) {
@@ -68,13 +69,22 @@ void ExpectSameAnswers(const Snapshot& snapshot, const ReferenceEngine& referenc
     engine.Lookup(snapshot, batch, &results);
     ASSERT_EQ(results.size(), batch.size());
     ASSERT_EQ(results.doc_ids.size(), batch.size());
+    // Every width and every level has its turn.
+    const auto levels = MatchBucketsLevels();
+    const size_t turn = next_turn++;
+    const size_t tile_keys = 1 + turn * 37 % kTileKeysMax;
+    ProbeEngine({.tile_keys = tile_keys, .match_buckets = levels[turn % levels.size()].match})
+        .Lookup(snapshot, batch, &others);
+    ASSERT_EQ(others.size(), batch.size());
     for (size_t i = 0; i < batch.size(); ++i) {
       const LookupResult expected = reference.Lookup(batch[i]);
       compare("batch", batch[i], results.at(i), expected);
+      compare(fmt::format("tiles of {}, {}", tile_keys, levels[turn % levels.size()].name),
+              batch[i], others.at(i), expected);
       compare("one by one", batch[i], LookupOne(snapshot, batch[i]), expected);
     }
   }
-  EXPECT_EQ(differing, 0) << "answers of " << 2 * keys.size() << " differ";
+  EXPECT_EQ(differing, 0) << "answers of " << 3 * keys.size() << " differ";
 }
 
 }  // namespace latchkey::test

@@ -35,8 +35,9 @@ class ReferenceEngine {
   std::vector<std::unordered_map<std::string, Stored>> segments_;  // oldest first
 };
 
-// Holds ProbeEngine, with batches of `batch_keys`, and LookupOne to the reference: outcome, doc id
-// and value of each of `keys`, in their order. Fails the test at the first few that differ.
+// Holds ProbeEngine, with batches of `batch_keys`, in full tiles and in tiles of changing widths at
+// every SIMD level in turn, and LookupOne to the reference: outcome, doc id and value of each of
+// `keys`, in their order. Fails the test at the first few that differ.
 void ExpectSameAnswers(const Snapshot& snapshot, const ReferenceEngine& reference,
                        const std::vector<std::string>& keys, size_t batch_keys);
 
