@@ -6,6 +6,7 @@
 
 #include "core/base/error.h"
 #include "core/base/status_macros.h"
+#include "core/io/fault_guard.h"
 #include "server/wire.h"
 
 namespace latchkey {
@@ -107,8 +108,11 @@ grpc::ServerUnaryReactor* LookupService::Get(grpc::CallbackServerContext* contex
                    std::string_view key;
                    LATCHKEY_RETURN_IF_ERROR(
                        DecodeKey(*request, snapshot.schema().key_kind, &key, &worker.key_bytes));
-                   const LookupResult result = LookupOne(snapshot, key);
-                   EncodeResult(*request, snapshot, result, options_.reply_bytes_max, response);
+                   LookupResult result;
+                   ReadStably([&] {
+                     result = LookupOne(snapshot, key);
+                     EncodeResult(*request, snapshot, result, options_.reply_bytes_max, response);
+                   });
                    worker.Count(request->table(), {1, result.outcome == Outcome::kFound,
                                                    result.outcome == Outcome::kDamaged, 0});
                    return absl::OkStatus();
@@ -129,8 +133,10 @@ grpc::ServerUnaryReactor* LookupService::BatchGet(grpc::CallbackServerContext* c
       [this, request, response](Worker& worker, const Snapshot& snapshot) {
         LATCHKEY_RETURN_IF_ERROR(
             DecodeKeys(*request, snapshot.schema().key_kind, &worker.keys, &worker.key_bytes));
-        worker.engine.Lookup(snapshot, worker.keys, &worker.results);
-        EncodeResults(*request, snapshot, worker.results, options_.reply_bytes_max, response);
+        ReadStably([&] {
+          worker.engine.Lookup(snapshot, worker.keys, &worker.results);
+          EncodeResults(*request, snapshot, worker.results, options_.reply_bytes_max, response);
+        });
         worker.Count(request->table(), CountsOf(worker.results));
         return absl::OkStatus();
       });

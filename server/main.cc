@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "core/base/error.h"
+#include "core/io/fault_guard.h"
 #include "server/options.h"
 #include "server/server.h"
 
@@ -12,6 +13,7 @@ namespace latchkey {
 namespace {
 
 int Serve(const ServerOptions& options) {
+  InstallFaultGuard();
   // Blocked before the first thread starts, so that only this one takes them.
   sigset_t signals;
   sigemptyset(&signals);

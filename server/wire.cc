@@ -203,6 +203,7 @@ absl::Status DecodeKey(const v1::GetRequest& request, KeyKind kind, std::string_
 
 void EncodeResult(const v1::GetRequest& request, const Snapshot& snapshot,
                   const LookupResult& result, uint64_t reply_bytes_max, v1::GetResponse* response) {
+  response->Clear();
   response->set_generation(snapshot.generation());
   response->set_outcome(ToOutcome(result.outcome));
   response->set_reason(ToReason(result.outcome));
@@ -219,6 +220,7 @@ void EncodeResult(const v1::GetRequest& request, const Snapshot& snapshot,
 void EncodeResults(const v1::BatchGetRequest& request, const Snapshot& snapshot,
                    const LookupResults& results, uint64_t reply_bytes_max,
                    v1::BatchGetResponse* response) {
+  response->Clear();
   response->set_generation(snapshot.generation());
   const uint64_t asked =
       request.reply_bytes_max() != 0 ? request.reply_bytes_max() : kReplyBytesDefault;

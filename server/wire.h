@@ -29,7 +29,8 @@ absl::Status DecodeKeys(const v1::BatchGetRequest& request, KeyKind kind,
 absl::Status DecodeKey(const v1::GetRequest& request, KeyKind kind, std::string_view* key,
                        std::string* decoded);
 
-// The only copies of value bytes are made here.
+// The only copies of value bytes are made here, so call these and the lookup within ReadStably.
+// They replace what is in *response.
 void EncodeResult(const v1::GetRequest& request, const Snapshot& snapshot,
                   const LookupResult& result, uint64_t reply_bytes_max, v1::GetResponse* response);
 void EncodeResults(const v1::BatchGetRequest& request, const Snapshot& snapshot,

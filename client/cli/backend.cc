@@ -5,6 +5,7 @@
 
 #include "core/base/error.h"
 #include "core/base/status_macros.h"
+#include "core/io/fault_guard.h"
 #include "core/key/limits.h"
 #include "core/lookup/probe_engine.h"
 
@@ -138,22 +139,29 @@ class LocalBackend final : public Backend {
   }
 
   absl::StatusOr<ClientRows> BatchGet(std::span<const std::string_view> keys) override {
-    engine_.Lookup(*snapshot_, keys, &results_);
     ClientRows result;
     result.generation = snapshot_->generation();
-    for (size_t i = 0; i < keys.size(); ++i) {
-      const LookupResult row = results_.at(i);
-      const bool damaged = row.outcome == Outcome::kDamaged;
-      result.rows.push_back({damaged                          ? v1::NOT_DONE
-                             : row.outcome == Outcome::kFound ? v1::FOUND
-                                                              : v1::ABSENT,
-                             damaged ? v1::DAMAGED_DATA : v1::REASON_NONE, row.doc_id,
-                             std::string(row.value)});
-    }
+    ReadStably([&] {
+      engine_.Lookup(*snapshot_, keys, &results_);
+      CopyRows(&result.rows);
+    });
     return result;
   }
 
  private:
+  void CopyRows(std::vector<ClientRow>* rows) const {
+    rows->clear();
+    for (size_t i = 0; i < results_.size(); ++i) {
+      const LookupResult row = results_.at(i);
+      const bool damaged = row.outcome == Outcome::kDamaged;
+      rows->push_back({damaged                          ? v1::NOT_DONE
+                       : row.outcome == Outcome::kFound ? v1::FOUND
+                                                        : v1::ABSENT,
+                       damaged ? v1::DAMAGED_DATA : v1::REASON_NONE, row.doc_id,
+                       std::string(row.value)});
+    }
+  }
+
   const std::string table_;
   const std::shared_ptr<const Snapshot> snapshot_;
   ProbeEngine engine_;

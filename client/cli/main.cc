@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "client/cli/commands.h"
+#include "core/io/fault_guard.h"
 
 namespace {
 
@@ -22,6 +23,7 @@ int FinishOutput(int exit_code) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  latchkey::InstallFaultGuard();
   std::ios::sync_with_stdio(false);  // standard input is read by the million lines
   CLI::App app("Builds, asks and checks Latchkey tables.", "latchkey");
   app.set_version_flag("--version", std::string("latchkey ") + LATCHKEY_VERSION);

@@ -5,11 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "core/io/fault_guard.h"
 
 namespace latchkey {
 
@@ -39,16 +41,23 @@ class ReadableFile {
   virtual absl::StatusOr<uint64_t> SizeBytes() const = 0;
 };
 
-// A whole file mapped read-only, for as long as this lives. Immutable, so any thread may read it.
+// A whole file mapped read-only, for as long as this lives. Any thread may read it. Pages that the
+// file no longer backs read as zero bytes, once the fault guard is installed.
 class MappedFile {
  public:
   virtual ~MappedFile() = default;
   const uint8_t* data() const { return data_; }
   uint64_t size_bytes() const { return size_bytes_; }
+  // Whether there were such pages. From then on the file can't be relied on.
+  bool lost() const { return guard_.has_value() && guard_->lost(); }
+  // For questions and hints about its page cache; -1 if it is no map of a file.
+  int fd() const { return fd_; }
 
  protected:
   const uint8_t* data_ = nullptr;
   uint64_t size_bytes_ = 0;
+  int fd_ = -1;
+  std::optional<GuardedRange> guard_;
 };
 
 // Held until destroyed; the kernel drops it when the process dies, however it dies.

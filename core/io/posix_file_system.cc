@@ -133,13 +133,20 @@ class PosixReadableFile final : public ReadableFile {
 
 class PosixMappedFile final : public MappedFile {
  public:
-  PosixMappedFile(const uint8_t* data, uint64_t size_bytes) {
+  PosixMappedFile(UniqueFd fd, const uint8_t* data, uint64_t size_bytes)
+      : unique_fd_(std::move(fd)) {
     data_ = data;
     size_bytes_ = size_bytes;
+    fd_ = unique_fd_.get();
+    if (size_bytes > 0) guard_.emplace(data, size_bytes);
   }
   ~PosixMappedFile() override {
+    guard_.reset();
     if (size_bytes_ > 0) ::munmap(const_cast<uint8_t*>(data_), size_bytes_);
   }
+
+ private:
+  const UniqueFd unique_fd_;
 };
 
 class PosixFileLock final : public FileLock {
@@ -172,10 +179,11 @@ class Posix final : public FileSystem {
   absl::StatusOr<std::unique_ptr<MappedFile>> Map(const std::string& path) override {
     LATCHKEY_ASSIGN_OR_RETURN(UniqueFd fd, OpenFd(path, O_RDONLY, 0, "open"));
     LATCHKEY_ASSIGN_OR_RETURN(const uint64_t size_bytes, FileSize(fd.get(), path));
-    if (size_bytes == 0) return std::make_unique<PosixMappedFile>(nullptr, 0);
+    if (size_bytes == 0) return std::make_unique<PosixMappedFile>(std::move(fd), nullptr, 0);
     void* data = ::mmap(nullptr, size_bytes, PROT_READ, MAP_SHARED, fd.get(), 0);
     if (data == MAP_FAILED) return Failed("map", path);
-    return std::make_unique<PosixMappedFile>(static_cast<const uint8_t*>(data), size_bytes);
+    return std::make_unique<PosixMappedFile>(std::move(fd), static_cast<const uint8_t*>(data),
+                                             size_bytes);
   }
 
   absl::StatusOr<std::unique_ptr<FileLock>> Lock(const std::string& path) override {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/base/prefetch.h"
+#include "core/io/fault_guard.h"
 
 namespace latchkey {
 namespace {
@@ -21,9 +22,7 @@ LookupResult ResultOf(Held held, const Segment& segment, const RowRef& row, uint
   return result;
 }
 
-}  // namespace
-
-LookupResult LookupOne(const Snapshot& snapshot, std::string_view key) {
+LookupResult LookupOneOnce(const Snapshot& snapshot, std::string_view key) {
   const uint64_t hash = HashBytes(key.data(), key.size(), snapshot.seed());
   RowRef row;
   if (const SegmentMap* const map = snapshot.segment_map()) {
@@ -58,12 +57,34 @@ LookupResult LookupOne(const Snapshot& snapshot, std::string_view key) {
   return {};
 }
 
+}  // namespace
+
+LookupResult LookupOne(const Snapshot& snapshot, std::string_view key) {
+  LookupResult result;
+  ReadStably([&] { result = LookupOneOnce(snapshot, key); });
+  return result;
+}
+
 void ProbeEngine::Lookup(const Snapshot& snapshot, std::span<const std::string_view> keys,
                          LookupResults* results) {
+  ReadStably([&] { LookupOnce(snapshot, keys, results); });
+}
+
+void ProbeEngine::LookupOnce(const Snapshot& snapshot, std::span<const std::string_view> keys,
+                             LookupResults* results) {
   const bool has_values = snapshot.schema().value_kind != ValueKind::kNone;
   results->outcomes.resize(keys.size());
   results->doc_ids.resize(keys.size());
   results->values.resize(has_values ? keys.size() : 0);
+  if (FaultEpoch() != 0 && snapshot.quarantined()) [[unlikely]] {
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const LookupResult result = LookupOneOnce(snapshot, keys[i]);
+      results->outcomes[i] = result.outcome;
+      results->doc_ids[i] = result.doc_id;
+      if (has_values) results->values[i] = result.value;
+    }
+    return;
+  }
   hashes_.resize(keys.size());
   HashMany(keys, snapshot.seed(), hashes_.data());
   const SegmentMap* const map = snapshot.segment_map();

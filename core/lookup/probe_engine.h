@@ -13,7 +13,8 @@
 namespace latchkey {
 
 // Looks one key up: newest segment first, until one has it or can't tell. Its value points into the
-// snapshot. Any key will do; one that the table can't hold is absent.
+// snapshot, so to copy it, do so within ReadStably, the lookup included. Any key will do; one that
+// the table can't hold is absent.
 LookupResult LookupOne(const Snapshot& snapshot, std::string_view key);
 
 // How batches are looked up; the answers are the same.
@@ -30,10 +31,14 @@ class ProbeEngine {
   // Answers `keys: K views` into *results, K answers in the same order; duplicates are each
   // answered. The same answers as LookupOne, at a fraction of the cost; but of a key that no
   // segment holds, which comes to damaged data by chance, one may say absent and the other damaged.
+  // To copy values, do so within ReadStably, the lookup included.
   void Lookup(const Snapshot& snapshot, std::span<const std::string_view> keys,
               LookupResults* results);
 
  private:
+  void LookupOnce(const Snapshot& snapshot, std::span<const std::string_view> keys,
+                  LookupResults* results);
+
   // One segment's filter costs a line; it pays when fewer keys than this are found.
   static constexpr size_t kFilterPaysBelowTenths = 3;
 

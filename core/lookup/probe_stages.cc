@@ -331,11 +331,14 @@ Held ProbeOne(const Segment& segment, bool use_filter, std::string_view key, uin
     return Held::kNothing;
   }
   const Partition& partition = segment.PartitionFor(hash);
-  if (use_filter && segment.has_filter() &&
+  const bool quarantined = segment.quarantined();
+  if ((use_filter || quarantined) && segment.has_filter() &&
       !FilterMayContain(Load<uint64_t>(partition.FilterAddress(hash)),
                         FilterMask(FilterHashOf(hash), segment.header().filter_hashes))) {
     return Held::kNothing;
   }
+  if (quarantined) [[unlikely]]
+    return Held::kDamaged;
   const uint8_t pilot = *partition.PilotAddress(hash);
   if (pilot == 0) [[unlikely]]
     return Held::kDamaged;

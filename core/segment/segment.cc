@@ -235,6 +235,7 @@ absl::Status Segment::ForEachRow(const std::function<absl::Status(const StoredRo
       }
     }
   }
+  if (quarantined()) return DataLoss("{}: pages of it were lost while it was read", path_);
   if (rows == header_.row_count) return absl::OkStatus();
   return DataLoss("{}: expected {} rows, found {}", path_, header_.row_count, rows);
 }

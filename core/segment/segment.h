@@ -87,6 +87,9 @@ class Segment {
   const MappedFile& file() const { return *file_; }
   const SegmentHeader& header() const { return header_; }
   uint64_t header_checksum() const { return header_checksum_; }
+  // Pages of the file were lost, so nothing that is read from it counts any more. What it may hold
+  // is not known to be absent; that is for its filter to say, where zero bytes mean "maybe".
+  bool quarantined() const { return file_->lost(); }
   const std::vector<Partition>& partitions() const { return partitions_; }
   const LineShape& shape() const { return shape_; }
   // The same, if lines hold whole rows; else null.

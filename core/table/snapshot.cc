@@ -58,6 +58,10 @@ absl::StatusOr<std::shared_ptr<const Snapshot>> Snapshot::Open(FileSystem& file_
   if (snapshot->segments_.size() > 1) {
     snapshot->MakeSegmentMap(options.segment_map_bytes_max, previous);
   }
+  for (const auto& segment : snapshot->segments_) {
+    if (!segment->quarantined()) continue;
+    return DataLoss("{}: pages of it were lost while it was opened", segment->path());
+  }
   return snapshot;
 }
 
@@ -84,6 +88,11 @@ void Snapshot::MakeSegmentMap(uint64_t bytes_max, const Snapshot* previous) {
                        : SegmentMap::Build(segments, bytes_max);
   segment_map_status_ = map.status();
   if (map.ok()) segment_map_ = *std::move(map);
+}
+
+bool Snapshot::quarantined() const {
+  return std::any_of(segments_.begin(), segments_.end(),
+                     [](const auto& segment) { return segment->quarantined(); });
 }
 
 uint64_t Snapshot::row_count() const {

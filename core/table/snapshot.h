@@ -44,6 +44,8 @@ class Snapshot {
   const std::vector<std::unique_ptr<const Segment>>& segments() const { return segments_; }
   // Sum over the segments: a key that several have counts in each.
   uint64_t row_count() const;
+  // Whether one of its segments is.
+  bool quarantined() const;
   // Null for one segment, which needs none, and where none could be had; then segment_map_status
   // says why.
   const SegmentMap* segment_map() const { return segment_map_.get(); }
