@@ -84,13 +84,23 @@ v1::Outcome ToOutcome(Outcome outcome) {
     case Outcome::kAbsent:
       return v1::ABSENT;
     case Outcome::kDamaged:
+    case Outcome::kStopped:
       break;
   }
   return v1::NOT_DONE;
 }
 
 v1::Reason ToReason(Outcome outcome) {
-  return outcome == Outcome::kDamaged ? v1::DAMAGED_DATA : v1::REASON_NONE;
+  switch (outcome) {
+    case Outcome::kFound:
+    case Outcome::kAbsent:
+      break;
+    case Outcome::kDamaged:
+      return v1::DAMAGED_DATA;
+    case Outcome::kStopped:
+      return v1::DEADLINE;
+  }
+  return v1::REASON_NONE;
 }
 
 template <typename Message>
@@ -232,7 +242,7 @@ void EncodeResults(const v1::BatchGetRequest& request, const Snapshot& snapshot,
     const size_t value_bytes = results.at(i).value.size();
     fits[i] = value_bytes <= budget;
     if (fits[i]) budget -= value_bytes;
-    complete &= fits[i] && results.outcomes[i] != Outcome::kDamaged;
+    complete &= fits[i] && ToOutcome(results.outcomes[i]) != v1::NOT_DONE;
   }
   response->set_complete(complete);
   if (request.answer_form() == v1::PACKED) {

@@ -11,6 +11,7 @@ enum class Outcome : uint8_t {
   kFound,
   kAbsent,
   kDamaged,  // what a segment holds for this key can't be read: neither found nor absent
+  kStopped,  // the lookup was stopped before this key was done
 };
 
 // The answer to one key. The value points into the snapshot that it was looked up in.

@@ -1,12 +1,17 @@
 // Looks keys up in a snapshot.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <span>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "core/lookup/lookup_results.h"
 #include "core/lookup/probe_stages.h"
+#include "core/prefetch/fetch_policy.h"
+#include "core/prefetch/prefetcher.h"
 #include "core/table/bucket_match.h"
 #include "core/table/snapshot.h"
 
@@ -17,13 +22,33 @@ namespace latchkey {
 // the table can't hold is absent.
 LookupResult LookupOne(const Snapshot& snapshot, std::string_view key);
 
-// How batches are looked up; the answers are the same.
+enum class PrefetchChoice : uint8_t {
+  kAuto,    // as measured, batch by batch
+  kAlways,  // hints for every page
+  kNever,
+};
+
+// How keys are looked up; the answers are the same.
 struct ProbeEngineOptions {
   size_t tile_keys = kTileKeysMax;  // from 1 to kTileKeysMax
   MatchBucketsFunction match_buckets = MatchBucketsLevels().back().match;
+  PrefetchChoice prefetch = PrefetchChoice::kAuto;
 };
 
-// Looks batches up. Thread-compatible: it keeps memory between batches, so have one a thread.
+// What a lookup may take.
+struct LookupLimits {
+  // False: it gives up as soon as it would have to wait for the disk.
+  bool may_wait = true;
+  // Asked between waves of pages, if set; true ends the lookup, and the outcome of keys that are
+  // not done is kStopped.
+  std::function<bool()> should_stop;
+};
+
+// Looks keys up and learns, table by table, whether their pages are in memory. While they are, it
+// makes one system call a batch, to see whether they still are; while they are not, it goes through
+// the batch in waves, asking for the pages of one before those of an earlier one are touched.
+//
+// One thread: the first that looks something up with it. It keeps memory between batches.
 class ProbeEngine {
  public:
   explicit ProbeEngine(const ProbeEngineOptions& options = {}) : options_(options) {}
@@ -31,21 +56,62 @@ class ProbeEngine {
   // Answers `keys: K views` into *results, K answers in the same order; duplicates are each
   // answered. The same answers as LookupOne, at a fraction of the cost; but of a key that no
   // segment holds, which comes to damaged data by chance, one may say absent and the other damaged.
-  // To copy values, do so within ReadStably, the lookup included.
-  void Lookup(const Snapshot& snapshot, std::span<const std::string_view> keys,
-              LookupResults* results);
+  // To copy values, do so within ReadStably, the lookup included. False: it gave up, and what is in
+  // *results means nothing; some of the pages have been asked for.
+  bool Lookup(const Snapshot& snapshot, std::span<const std::string_view> keys,
+              LookupResults* results, const LookupLimits& limits = {});
+
+  // As the function LookupOne, but with limits; false as above.
+  bool LookupOne(const Snapshot& snapshot, std::string_view key, LookupResult* result,
+                 const LookupLimits& limits = {});
+
+  // Counts what the lookups since the last call cost the thread, and judges by it. Batches do so in
+  // the end; single lookups now and then.
+  void Settle(const Snapshot& snapshot);
+  // Of all lookups so far, as far as they are settled.
+  const FetchCost& cost() const { return settled_; }
+  FetchMode mode(const Snapshot& snapshot) { return StateOf(snapshot).mode; }
 
  private:
-  void LookupOnce(const Snapshot& snapshot, std::span<const std::string_view> keys,
-                  LookupResults* results);
+  struct TableState {
+    uint64_t generation = 0;
+    FetchState fetch;
+  };
+
+  bool LookupOnce(const Snapshot& snapshot, std::span<const std::string_view> keys,
+                  LookupResults* results, const LookupLimits& limits);
+  void LookupSlowly(const Snapshot& snapshot, std::span<const std::string_view> keys,
+                    LookupResults* results);
+  size_t LookupSilently(const Snapshot& snapshot, std::span<const std::string_view> keys,
+                        LookupResults* results);
+  bool LookupAsking(const Snapshot& snapshot, std::span<const std::string_view> keys, size_t begin,
+                    LookupResults* results, const LookupLimits& limits);
+  template <typename... Stages>
+  bool Pipeline(const LookupLimits& limits, Stages... stages);
+  bool FetchLines(bool may_wait, Tile* tile);
+  bool FetchRecords(bool may_wait, Tile* tile);
+  bool FetchValues(bool may_wait, bool whole, Tile* tile);
+  void SetTile(std::span<const std::string_view> keys, size_t begin, LookupResults* results,
+               Tile* tile) const;
+  FetchState& StateOf(const Snapshot& snapshot);
 
   // One segment's filter costs a line; it pays when fewer keys than this are found.
   static constexpr size_t kFilterPaysBelowTenths = 3;
 
-  ProbeEngineOptions options_;
+  const ProbeEngineOptions options_;
   std::vector<uint64_t> hashes_;
   Tile tile_;
   bool filter_pays_ = false;
+
+  Prefetcher prefetcher_;
+  std::vector<Tile> tiles_;  // of a batch that waits for pages
+  bool stopped_ = false;
+  std::unordered_map<uint64_t, TableState> states_;  // by the table's seed
+  FetchCost counted_;                                // keys, places and pages asked for so far
+  FetchCost settled_;
+  FetchCost thread_begin_;  // faults and pages read before the first lookup
+  bool begun_ = false;
+  uint32_t unsettled_lookups_ = 0;
 };
 
 }  // namespace latchkey

@@ -28,31 +28,6 @@ void Resolve(Held held, const RowRef& row, uint8_t i, Tile* tile) {
   tile->values[i] = row.value;
 }
 
-// Asks for the lines that the pilots lead to. A pilot of zero was never written.
-void PilotStage(Tile* tile) {
-  const uint64_t* const hashes = tile->hashes;
-  const size_t probing_count = tile->probing_count;
-  size_t count = 0;
-  for (size_t n = 0; n < probing_count; ++n) {
-    const uint8_t i = tile->probing[n];
-    const Partition& partition = *tile->partitions[i];
-    const uint8_t pilot = *tile->addresses[i];
-    const uint8_t* const line = partition.LineAddress(hashes[i], pilot);
-    const size_t line_bytes = size_t{1} << partition.line_shift;
-    tile->addresses[i] = line;
-    PrefetchLine(line);
-    for (size_t at = kCacheLineBytes; at < line_bytes; at += kCacheLineBytes) {
-      PrefetchLine(line + at);
-    }
-    tile->probing[count++] = i;
-    if (pilot == 0) [[unlikely]] {
-      Resolve(Held::kDamaged, {}, i, tile);
-      --count;
-    }
-  }
-  tile->probing_count = count;
-}
-
 // Looks at the line of one key; false when it holds pointers that must be followed.
 bool LookAtLine(uint8_t i, uint32_t* pointers, Tile* tile) {
   const Partition& partition = *tile->partitions[i];
@@ -129,45 +104,6 @@ void RowLineStage(const LineShape& shape, Tile* tile) {
   }
 }
 
-// Looks at lines of any kind. For those of pointers, asks for the records: `pointing` and
-// `pointers` tell the keys and their candidates.
-void LineStage(Tile* tile, uint8_t* pointing, size_t* pointing_count, uint32_t* pointers) {
-  *pointing_count = 0;
-  for (size_t n = 0; n < tile->probing_count; ++n) {
-    const uint8_t i = tile->probing[n];
-    if (LookAtLine(i, &pointers[i], tile)) continue;
-    pointing[(*pointing_count)++] = i;
-    const Partition& partition = *tile->partitions[i];
-    const uint64_t offset = OffsetOfPointer(Load<uint64_t>(
-        partition.segment->shape().Entry(tile->addresses[i], std::countr_zero(pointers[i]))));
-    if (offset < partition.record_bytes) PrefetchEnds(partition.records + offset, kCacheLineBytes);
-  }
-}
-
-void RecordStage(const uint8_t* pointing, size_t pointing_count, const uint32_t* pointers,
-                 Tile* tile) {
-  for (size_t n = 0; n < pointing_count; ++n) {
-    const uint8_t i = pointing[n];
-    const Partition& partition = *tile->partitions[i];
-    RowRef row;
-    const Held held = partition.segment->FindInRecords(partition, tile->addresses[i], pointers[i],
-                                                       tile->keys[i], tile->hashes[i], &row);
-    Resolve(held, row, i, tile);
-  }
-}
-
-// From the pilots on. `shape`: that of all lines that may be read, if they hold whole rows and have
-// but one; else null.
-void ProbePartitions(const LineShape* shape, Tile* tile) {
-  PilotStage(tile);
-  if (shape != nullptr) return RowLineStage(*shape, tile);
-  uint8_t pointing[kTileKeysMax];
-  uint32_t pointers[kTileKeysMax];
-  size_t pointing_count;
-  LineStage(tile, pointing, &pointing_count, pointers);
-  RecordStage(pointing, pointing_count, pointers, tile);
-}
-
 // The masks of a filter depend on the key alone, so all segments with as many hashes share them.
 void MakeFilterMasks(unsigned filter_hashes, Tile* tile) {
   for (size_t i = 0; i < tile->count; ++i) {
@@ -207,15 +143,6 @@ void ChooseStage(const Segment& segment, Tile* tile) {
   tile->probing_count = count;
 }
 
-void ChooseStage(const Segment& segment, bool filtered, Tile* tile) {
-  if (segment.keys_are_close()) {
-    return filtered ? ChooseStage<true, true>(segment, tile)
-                    : ChooseStage<true, false>(segment, tile);
-  }
-  return filtered ? ChooseStage<false, true>(segment, tile)
-                  : ChooseStage<false, false>(segment, tile);
-}
-
 // Drops the keys that the filter excludes, and aims the others.
 void FilterStage(const Segment& segment, Tile* tile) {
   if (segment.header().filter_hashes != tile->filter_hashes) {
@@ -231,8 +158,30 @@ void FilterStage(const Segment& segment, Tile* tile) {
   tile->probing_count = count;
 }
 
-// Reads the keys' buckets, and aims each key at the newest segment that its bucket names.
-void MapStage(const SegmentMap& map, MatchBucketsFunction match_buckets, Tile* tile) {
+}  // namespace
+
+void StartTile(Tile* tile) {
+  tile->live_count = tile->count;
+  tile->filter_hashes = 0;
+  tile->places = 0;
+  tile->values_read = false;
+  for (size_t i = 0; i < tile->count; ++i) tile->live[i] = static_cast<uint8_t>(i);
+  std::fill_n(tile->resolved, tile->count, false);
+  std::fill_n(tile->outcomes, tile->count, Outcome::kAbsent);
+  std::fill_n(tile->doc_ids, tile->count, 0);
+}
+
+void AimAtSegment(const Segment& segment, bool use_filter, Tile* tile) {
+  const bool filtered = use_filter && segment.has_filter();
+  if (segment.keys_are_close()) {
+    filtered ? ChooseStage<true, true>(segment, tile) : ChooseStage<true, false>(segment, tile);
+  } else {
+    filtered ? ChooseStage<false, true>(segment, tile) : ChooseStage<false, false>(segment, tile);
+  }
+  if (filtered) FilterStage(segment, tile);
+}
+
+void AimByMap(const SegmentMap& map, MatchBucketsFunction match_buckets, Tile* tile) {
   for (size_t i = 0; i < tile->count; ++i) {
     tile->map_probes[i] = map.ProbeFor(tile->hashes[i]);
     PrefetchLine(tile->map_probes[i].bucket);
@@ -258,8 +207,7 @@ void MapStage(const SegmentMap& map, MatchBucketsFunction match_buckets, Tile* t
   tile->probing_count = count;
 }
 
-// Aims the keys that their segment did not resolve at the next older one that may hold them.
-void NextSegmentStage(const SegmentMap& map, Tile* tile) {
+void AimFurther(const SegmentMap& map, Tile* tile) {
   size_t count = 0;
   for (size_t n = 0; n < tile->probing_count; ++n) {
     const uint8_t i = tile->probing[n];
@@ -273,22 +221,65 @@ void NextSegmentStage(const SegmentMap& map, Tile* tile) {
   tile->probing_count = count;
 }
 
-}  // namespace
-
-void StartTile(Tile* tile) {
-  tile->live_count = tile->count;
-  tile->filter_hashes = 0;
-  for (size_t i = 0; i < tile->count; ++i) tile->live[i] = static_cast<uint8_t>(i);
-  std::fill_n(tile->resolved, tile->count, false);
-  std::fill_n(tile->outcomes, tile->count, Outcome::kAbsent);
-  std::fill_n(tile->doc_ids, tile->count, 0);
+// A pilot of zero was never written.
+void FindLines(Tile* tile) {
+  const uint64_t* const hashes = tile->hashes;
+  const size_t probing_count = tile->probing_count;
+  size_t count = 0;
+  for (size_t n = 0; n < probing_count; ++n) {
+    const uint8_t i = tile->probing[n];
+    const Partition& partition = *tile->partitions[i];
+    const uint8_t pilot = *tile->addresses[i];
+    const uint8_t* const line = partition.LineAddress(hashes[i], pilot);
+    const size_t line_bytes = size_t{1} << partition.line_shift;
+    tile->addresses[i] = line;
+    PrefetchLine(line);
+    for (size_t at = kCacheLineBytes; at < line_bytes; at += kCacheLineBytes) {
+      PrefetchLine(line + at);
+    }
+    tile->probing[count++] = i;
+    if (pilot == 0) [[unlikely]] {
+      Resolve(Held::kDamaged, {}, i, tile);
+      --count;
+    }
+  }
+  tile->probing_count = count;
+  tile->places += count;
 }
 
-void ProbeSegment(const Segment& segment, bool use_filter, Tile* tile) {
-  const bool filtered = use_filter && segment.has_filter();
-  ChooseStage(segment, filtered, tile);
-  if (filtered) FilterStage(segment, tile);
-  ProbePartitions(segment.row_shape(), tile);
+void ReadLines(const LineShape* row_shape, Tile* tile) {
+  tile->pointing_count = 0;
+  if (row_shape != nullptr) return RowLineStage(*row_shape, tile);
+  for (size_t n = 0; n < tile->probing_count; ++n) {
+    const uint8_t i = tile->probing[n];
+    if (LookAtLine(i, &tile->pointers[i], tile)) continue;
+    tile->pointing[tile->pointing_count++] = i;
+    const uint8_t* const record = RecordAddress(*tile, i);
+    if (record != nullptr) PrefetchEnds(record, kCacheLineBytes);
+  }
+  tile->places += tile->pointing_count;
+}
+
+const uint8_t* RecordAddress(const Tile& tile, uint8_t i) {
+  const Partition& partition = *tile.partitions[i];
+  const LineShape& shape = partition.segment->shape();
+  const uint64_t offset = OffsetOfPointer(
+      Load<uint64_t>(shape.Entry(tile.addresses[i], std::countr_zero(tile.pointers[i]))));
+  return offset < partition.record_bytes ? partition.records + offset : nullptr;
+}
+
+void ReadRecords(Tile* tile) {
+  for (size_t n = 0; n < tile->pointing_count; ++n) {
+    const uint8_t i = tile->pointing[n];
+    const Partition& partition = *tile->partitions[i];
+    RowRef row;
+    const Held held = partition.segment->FindInRecords(
+        partition, tile->addresses[i], tile->pointers[i], tile->keys[i], tile->hashes[i], &row);
+    Resolve(held, row, i, tile);
+  }
+}
+
+void DropResolved(Tile* tile) {
   size_t count = 0;
   for (size_t n = 0; n < tile->live_count; ++n) {
     const uint8_t i = tile->live[n];
@@ -298,21 +289,19 @@ void ProbeSegment(const Segment& segment, bool use_filter, Tile* tile) {
   tile->live_count = count;
 }
 
-void ProbeMapped(const SegmentMap& map, MatchBucketsFunction match_buckets, Tile* tile) {
-  MapStage(map, match_buckets, tile);
-  while (tile->probing_count > 0) {
-    ProbePartitions(map.row_shape(), tile);
-    NextSegmentStage(map, tile);
-  }
+const uint8_t* ValueAddress(const Tile& tile, size_t i) {
+  const Segment& segment = *tile.partitions[i]->segment;
+  if (segment.header().schema.value_kind != ValueKind::kBytes) return nullptr;
+  return segment.ValueAddress(Load<uint64_t>(tile.values[i]));
 }
 
 void ReadValues(Tile* tile, std::string_view* values) {
   for (size_t i = 0; i < tile->count; ++i) {
     if (tile->outcomes[i] != Outcome::kFound) continue;
-    const Segment& segment = *tile->partitions[i]->segment;
-    if (segment.header().schema.value_kind != ValueKind::kBytes) break;
-    const uint8_t* const address = segment.ValueAddress(Load<uint64_t>(tile->values[i]));
-    if (address != nullptr) PrefetchLine(address);
+    const uint8_t* const address = ValueAddress(*tile, i);
+    if (address == nullptr) continue;
+    PrefetchLine(address);
+    ++tile->places;
   }
   for (size_t i = 0; i < tile->count; ++i) {
     values[i] = {};

@@ -46,6 +46,12 @@ struct Tile {
   const uint8_t* addresses[kTileKeysMax];     // what the next stage reads
   const uint8_t* values[kTileKeysMax];        // of a found key: its value or locator
 
+  uint8_t pointing[kTileKeysMax];  // of the keys whose line points to records
+  size_t pointing_count = 0;
+  uint32_t pointers[kTileKeysMax];  // the entries of that line to follow
+  uint64_t places = 0;              // lines, records and values come to
+  bool values_read = false;
+
   // With a segment map.
   MapProbe map_probes[kTileKeysMax];
   uint32_t map_masks[kTileKeysMax];
@@ -58,12 +64,28 @@ struct Tile {
 // Starts anew with the tile's keys, hashes, outcomes and doc ids, which it resets.
 void StartTile(Tile* tile);
 
-// Looks for the tile's live keys in one segment, and takes those that it resolves out of `live`.
-void ProbeSegment(const Segment& segment, bool use_filter, Tile* tile);
+// Aiming chooses the keys to probe and the segment of each, and asks for their pilots: the live
+// keys that one segment may hold …
+void AimAtSegment(const Segment& segment, bool use_filter, Tile* tile);
+// … or all keys at the newest segment that the map names for each, and then those that were not
+// resolved by it at the next older one.
+void AimByMap(const SegmentMap& map, MatchBucketsFunction match_buckets, Tile* tile);
+void AimFurther(const SegmentMap& map, Tile* tile);
 
-// Looks for all keys of a tile in the segments that the map names, the newest first.
-void ProbeMapped(const SegmentMap& map, MatchBucketsFunction match_buckets, Tile* tile);
+// Reads the pilots of the keys being probed and asks for the lines that they lead to: addresses.
+void FindLines(Tile* tile);
+// Reads the lines. `row_shape`: that of all lines that may be read, if they hold whole rows and
+// have but one; else null. Keys whose lines point to records are `pointing` then.
+void ReadLines(const LineShape* row_shape, Tile* tile);
+void ReadRecords(Tile* tile);
+// Where the first record that key `i` points to begins; null for a pointer that was never written.
+const uint8_t* RecordAddress(const Tile& tile, uint8_t i);
 
+// Without a segment map: takes what was resolved out of `live`.
+void DropResolved(Tile* tile);
+
+// Where the value of found key `i` begins; null if it lies beside the key, or nowhere.
+const uint8_t* ValueAddress(const Tile& tile, size_t i);
 // Reads the values of the found keys into values[0, T); a damaged one turns the key's outcome.
 void ReadValues(Tile* tile, std::string_view* values);
 

@@ -138,6 +138,20 @@ const uint8_t* Segment::ValueAddress(uint64_t locator) const {
   return section_data(SectionKind::kValues) + offset;
 }
 
+uint64_t Segment::ValueBytesExpected() const {
+  const uint64_t rows = std::max<uint64_t>(1, header_.row_count - header_.tombstone_count);
+  return std::max<uint64_t>(1, header_.section(SectionKind::kValues).size_bytes / rows);
+}
+
+uint64_t Segment::ValueBytesAt(const uint8_t* address) const {
+  const uint8_t* const end =
+      section_data(SectionKind::kValues) + header_.section(SectionKind::kValues).size_bytes;
+  uint64_t stored_length;
+  const uint8_t* const bytes = LoadVarint(address, end, &stored_length);
+  if (bytes == nullptr) return 1;
+  return static_cast<uint64_t>(bytes - address) + std::min<uint64_t>(stored_length, kValueBytesMax);
+}
+
 bool Segment::ReadValue(const RowRef& row, uint64_t hash, std::string_view* value) const {
   switch (header_.schema.value_kind) {
     case ValueKind::kNone:

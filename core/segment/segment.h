@@ -136,6 +136,10 @@ class Segment {
   // The first byte of the value that a locator points to; null for a locator that was never
   // written.
   const uint8_t* ValueAddress(uint64_t locator) const;
+  // What a value takes up on average, its length field included, and what the one at an address
+  // that ValueAddress gave takes up; at most what the longest may.
+  uint64_t ValueBytesExpected() const;
+  uint64_t ValueBytesAt(const uint8_t* address) const;
   // The value of `row`, found under `hash`; false when it is damaged. Cost: for values of bytes,
   // one pass over them, since a check of 16 bits ties them to their key.
   bool ReadValue(const RowRef& row, uint64_t hash, std::string_view* value) const;

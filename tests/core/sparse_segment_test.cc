@@ -314,6 +314,9 @@ TEST_P(SparseSegmentTest, FindsRowsBeyond32Bits) {
         break;
       case Outcome::kDamaged:
         ASSERT_EQ(held, Held::kDamaged);
+        break;
+      case Outcome::kStopped:
+        FAIL() << "nothing stops it";
     }
   }
   // A batch of absent keys makes the engine ask the filter.

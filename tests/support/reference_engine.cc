@@ -54,7 +54,7 @@ std::string Describe(const LookupResult& result) {
 void ExpectSameAnswers(const Snapshot& snapshot, const ReferenceEngine& reference,
                        const std::vector<std::string>& keys, size_t batch_keys) {
   const std::vector<std::string_view> views(keys.begin(), keys.end());
-  ProbeEngine engine;
+  ProbeEngine engine({.prefetch = PrefetchChoice::kNever});
   LookupResults results, others;
   size_t next_turn = keys.size();
   int differing = 0;
@@ -73,8 +73,10 @@ void ExpectSameAnswers(const Snapshot& snapshot, const ReferenceEngine& referenc
     const auto levels = MatchBucketsLevels();
     const size_t turn = next_turn++;
     const size_t tile_keys = 1 + turn * 37 % kTileKeysMax;
-    ProbeEngine({.tile_keys = tile_keys, .match_buckets = levels[turn % levels.size()].match})
-        .Lookup(snapshot, batch, &others);
+    ProbeEngine other({.tile_keys = tile_keys,
+                       .match_buckets = levels[turn % levels.size()].match,
+                       .prefetch = static_cast<PrefetchChoice>(turn % 3)});
+    ASSERT_TRUE(other.Lookup(snapshot, batch, &others));
     ASSERT_EQ(others.size(), batch.size());
     for (size_t i = 0; i < batch.size(); ++i) {
       const LookupResult expected = reference.Lookup(batch[i]);
