@@ -2,30 +2,14 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <chrono>
 #include <limits>
 
+#include "client/rpc.h"
 #include "core/base/error.h"
 #include "core/base/status_macros.h"
 
 namespace latchkey {
 namespace {
-
-absl::Status ToStatus(const grpc::Status& status) {
-  // The codes are the same numbers.
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
-}
-
-void SetDeadline(grpc::ClientContext* context, double timeout_s) {
-  context->set_deadline(std::chrono::system_clock::now() +
-                        std::chrono::microseconds(static_cast<int64_t>(timeout_s * 1e6)));
-}
-
-std::shared_ptr<grpc::Channel> Connect(const std::string& server) {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(-1);  // the server's limits hold
-  return grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), arguments);
-}
 
 // Columns to rows. DataLoss when they do not agree with each other.
 absl::Status Unpack(v1::BatchGetResponse* response, size_t count, std::vector<ClientRow>* rows) {

@@ -5,32 +5,39 @@
 #include <utility>
 
 namespace latchkey {
-namespace {
-
-uint64_t MajorFaultsOf(int who) {
+uint64_t ProcessMajorFaults() {
   struct rusage usage = {};
-  ::getrusage(who, &usage);
+  ::getrusage(RUSAGE_SELF, &usage);
   return static_cast<uint64_t>(usage.ru_majflt);
 }
 
-}  // namespace
-
-uint64_t ProcessMajorFaults() { return MajorFaultsOf(RUSAGE_SELF); }
-
-void Worker::Count(const std::string& table, TableCounts counts) {
-  const uint64_t faults = MajorFaultsOf(RUSAGE_THREAD);
-  const std::lock_guard<std::mutex> lock(mutex_);
-  TableCounts& sum = counts_[table];
-  sum.keys += counts.keys;
-  sum.found += counts.found;
-  sum.damaged += counts.damaged;
-  sum.major_faults += faults - major_faults_;
-  major_faults_ = faults;
+TableCounts& TableCounts::operator+=(const TableCounts& other) {
+  keys += other.keys;
+  found += other.found;
+  damaged += other.damaged;
+  cost += other.cost;
+  threads_asking += other.threads_asking;
+  threads_silent += other.threads_silent;
+  return *this;
 }
 
-Executor::Executor(unsigned threads, size_t queue_max) : queue_max_(queue_max) {
+FetchCost Worker::Count(const std::string& table, const Snapshot& snapshot, TableCounts counts) {
+  engine.Settle(snapshot);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  counts.cost = engine.cost() - counted_;
+  counted_ = engine.cost();
+  TableCounts& sum = counts_[table];
+  sum += counts;
+  sum.threads_asking = engine.mode(snapshot) == FetchMode::kAsking;
+  sum.threads_silent = 1 - sum.threads_asking;
+  return counts.cost;
+}
+
+Executor::Executor(unsigned threads, size_t queue_max, const ProbeEngineOptions& engine_options,
+                   int nice)
+    : queue_max_(queue_max), nice_(nice) {
   for (unsigned i = 0; i < threads; ++i) {
-    Worker& worker = *workers_.emplace_back(std::make_unique<Worker>());
+    Worker& worker = *workers_.emplace_back(std::make_unique<Worker>(engine_options));
     threads_.emplace_back([this, &worker] { Run(worker); });
   }
 }
@@ -55,6 +62,8 @@ bool Executor::Submit(Job job) {
 }
 
 void Executor::Run(Worker& worker) {
+  // On Linux niceness is a thread's own, and 0 is the calling one.
+  if (nice_ != 0) (void)::setpriority(PRIO_PROCESS, 0, ::getpriority(PRIO_PROCESS, 0) + nice_);
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     ready_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
@@ -73,11 +82,7 @@ TableCounts Executor::CountsOf(std::string_view table) const {
   for (const auto& worker : workers_) {
     const std::lock_guard<std::mutex> lock(worker->mutex_);
     const auto found = worker->counts_.find(table);
-    if (found == worker->counts_.end()) continue;
-    sum.keys += found->second.keys;
-    sum.found += found->second.found;
-    sum.damaged += found->second.damaged;
-    sum.major_faults += found->second.major_faults;
+    if (found != worker->counts_.end()) sum += found->second;
   }
   return sum;
 }
@@ -86,7 +91,7 @@ uint64_t Executor::MajorFaults() const {
   uint64_t sum = 0;
   for (const auto& worker : workers_) {
     const std::lock_guard<std::mutex> lock(worker->mutex_);
-    sum += worker->major_faults_;
+    sum += worker->counted_.faults;
   }
   return sum;
 }

@@ -1,5 +1,5 @@
-// Fixed threads that look keys up, behind a bounded queue. They may wait for the disk, so that
-// gRPC's threads never do.
+// Fixed threads that look keys up, behind a bounded queue, so that gRPC's threads never do. The
+// server has two: one for lookups that memory answers, one for those that wait for the disk.
 #pragma once
 
 #include <condition_variable>
@@ -18,28 +18,35 @@ namespace latchkey {
 
 // Of one table, on one thread or summed.
 struct TableCounts {
+  TableCounts& operator+=(const TableCounts& other);
+
   uint64_t keys = 0;
   uint64_t found = 0;
   uint64_t damaged = 0;
-  uint64_t major_faults = 0;
+  FetchCost cost;
+  // Threads that asked for pages, or did not, when they last looked something up.
+  uint32_t threads_asking = 0;
+  uint32_t threads_silent = 0;
 };
 
 // What a job has at hand on its thread. One thread; only the counts are read by others.
 class Worker {
  public:
+  explicit Worker(const ProbeEngineOptions& engine_options) : engine(engine_options) {}
+
   ProbeEngine engine;
   LookupResults results;
   std::vector<std::string_view> keys;
   std::string key_bytes;  // of keys that were decoded
 
-  // Adds `counts`, and the major faults of this thread since the last call.
-  void Count(const std::string& table, TableCounts counts);
+  // Adds `counts`, and what the engine's lookups cost since the last call; returns that.
+  FetchCost Count(const std::string& table, const Snapshot& snapshot, TableCounts counts);
 
  private:
   friend class Executor;
   std::mutex mutex_;
   std::map<std::string, TableCounts, std::less<>> counts_;
-  uint64_t major_faults_ = 0;  // of the thread so far
+  FetchCost counted_;  // of the engine's lookups so far
 };
 
 // Thread-safe.
@@ -47,7 +54,9 @@ class Executor {
  public:
   using Job = std::function<void(Worker&)>;
 
-  Executor(unsigned threads, size_t queue_max);
+  // `nice`: added to the threads' niceness, so that they leave the processors to others.
+  Executor(unsigned threads, size_t queue_max, const ProbeEngineOptions& engine_options = {},
+           int nice = 0);
   // Runs what is queued, then stops.
   ~Executor();
 
@@ -55,13 +64,14 @@ class Executor {
   [[nodiscard]] bool Submit(Job job);
 
   TableCounts CountsOf(std::string_view table) const;
-  // Of all its threads so far.
+  // Major faults of its threads so far, within lookups.
   uint64_t MajorFaults() const;
 
  private:
   void Run(Worker& worker);
 
   const size_t queue_max_;
+  const int nice_;
   std::mutex mutex_;
   std::condition_variable ready_;
   std::deque<Job> queue_;

@@ -12,11 +12,7 @@
 namespace latchkey {
 namespace {
 
-absl::Status NoSuchTable(const std::string& table) {
-  return NotFound("no table '{}'", EscapeTsv(table.substr(0, kTableNameBytesMax)));
-}
-
-TableCounts CountsOf(const LookupResults& results) {
+TableCounts OutcomeCounts(const LookupResults& results) {
   TableCounts counts;
   counts.keys = results.size();
   for (const Outcome outcome : results.outcomes) {
@@ -24,6 +20,18 @@ TableCounts CountsOf(const LookupResults& results) {
     counts.damaged += outcome == Outcome::kDamaged;
   }
   return counts;
+}
+
+// Time for the reply to reach the caller before its deadline.
+constexpr std::chrono::milliseconds kReplyTimeMax(20);
+
+LookupLimits LimitsOf(grpc::CallbackServerContext* context, bool may_wait) {
+  const auto deadline = context->deadline();
+  const auto left = deadline - std::chrono::system_clock::now();
+  const auto reply_time = std::min<std::chrono::system_clock::duration>(left / 8, kReplyTimeMax);
+  return {may_wait, [context, stop_at = deadline - reply_time] {
+            return context->IsCancelled() || std::chrono::system_clock::now() >= stop_at;
+          }};
 }
 
 // Ends a call that was counted.
@@ -66,37 +74,52 @@ void CallsInFlight::Drain(std::chrono::system_clock::time_point deadline) {
   none_left_.wait_until(lock, deadline, [this] { return count_ == 0; });
 }
 
-LookupService::LookupService(const ServerOptions& options, const Catalog& catalog,
-                             Executor& executor)
+LookupService::LookupService(const ServerOptions& options, const Catalog& catalog, Executor& warm,
+                             Executor& cold)
     : options_(options),
       catalog_(catalog),
-      executor_(executor),
-      major_faults_before_(ProcessMajorFaults() - executor.MajorFaults()) {}
+      warm_(warm),
+      cold_(cold),
+      major_faults_before_(ProcessMajorFaults() - warm.MajorFaults() - cold.MajorFaults()) {}
+
+TableCounts LookupService::CountsOf(const std::string& table) const {
+  TableCounts counts = warm_.CountsOf(table);
+  return counts += cold_.CountsOf(table);
+}
 
 template <typename Answer>
 grpc::ServerUnaryReactor* LookupService::Execute(grpc::CallbackServerContext* context,
                                                  const std::string& table, Answer answer) {
+  if (!begun_) return Finish(context, absl::UnavailableError("the server is opening its tables"));
   if (!calls_.Begin())
     return Finish(context, absl::UnavailableError("the server is shutting down"));
   grpc::ServerUnaryReactor* const reactor = new CountedReactor(calls_);
-  // Request and reply live until Finish, also when the call is cancelled meanwhile.
-  const bool queued = executor_.Submit([this, context, reactor, &table, answer](Worker& worker) {
+  const auto queue_full = [this, reactor] {
+    reactor->Finish(ToGrpcStatus(absl::ResourceExhaustedError(
+        fmt::format("{} requests are waiting already", options_.queue_max))));
+  };
+  // Request and reply live until Finish, also when the call is cancelled meanwhile. False: nothing
+  // is finished, since it would have to wait.
+  const auto run = [this, context, reactor, &table, answer](Worker& worker, bool may_wait) {
     absl::Status status;
+    bool finished = true;
     if (context->IsCancelled()) {
       status = absl::CancelledError("the caller has gone");
     } else if (context->deadline() < std::chrono::system_clock::now()) {
       status = absl::DeadlineExceededError("the deadline came before the look-up began");
     } else if (const auto snapshot = catalog_.Acquire(table)) {
-      status = answer(worker, *snapshot);
+      status = answer(worker, *snapshot, LimitsOf(context, may_wait), &finished);
     } else {
       status = NoSuchTable(table);
     }
-    reactor->Finish(ToGrpcStatus(status));
+    if (finished) reactor->Finish(ToGrpcStatus(status));
+    return finished;
+  };
+  const bool queued = warm_.Submit([this, run, queue_full](Worker& worker) {
+    if (run(worker, /*may_wait=*/false)) return;
+    if (!cold_.Submit([run](Worker& other) { run(other, /*may_wait=*/true); })) queue_full();
   });
-  if (!queued) {
-    reactor->Finish(ToGrpcStatus(absl::ResourceExhaustedError(
-        fmt::format("{} requests are waiting already", options_.queue_max))));
-  }
+  if (!queued) queue_full();
   return reactor;
 }
 
@@ -104,17 +127,24 @@ grpc::ServerUnaryReactor* LookupService::Get(grpc::CallbackServerContext* contex
                                              const v1::GetRequest* request,
                                              v1::GetResponse* response) {
   return Execute(context, request->table(),
-                 [this, request, response](Worker& worker, const Snapshot& snapshot) {
+                 [this, request, response](Worker& worker, const Snapshot& snapshot,
+                                           const LookupLimits& limits, bool* finished) {
                    std::string_view key;
                    LATCHKEY_RETURN_IF_ERROR(
                        DecodeKey(*request, snapshot.schema().key_kind, &key, &worker.key_bytes));
                    LookupResult result;
                    ReadStably([&] {
-                     result = LookupOne(snapshot, key);
+                     *finished = worker.engine.LookupOne(snapshot, key, &result, limits);
                      EncodeResult(*request, snapshot, result, options_.reply_bytes_max, response);
                    });
-                   worker.Count(request->table(), {1, result.outcome == Outcome::kFound,
-                                                   result.outcome == Outcome::kDamaged, 0});
+                   TableCounts counts;
+                   if (*finished) {
+                     counts.keys = 1;
+                     counts.found = result.outcome == Outcome::kFound;
+                     counts.damaged = result.outcome == Outcome::kDamaged;
+                   }
+                   const FetchCost cost = worker.Count(request->table(), snapshot, counts);
+                   if (request->report_cost()) EncodeCost(cost, response->mutable_cost());
                    return absl::OkStatus();
                  });
 }
@@ -130,14 +160,18 @@ grpc::ServerUnaryReactor* LookupService::BatchGet(grpc::CallbackServerContext* c
   }
   return Execute(
       context, request->table(),
-      [this, request, response](Worker& worker, const Snapshot& snapshot) {
+      [this, request, response](Worker& worker, const Snapshot& snapshot,
+                                const LookupLimits& limits, bool* finished) {
         LATCHKEY_RETURN_IF_ERROR(
             DecodeKeys(*request, snapshot.schema().key_kind, &worker.keys, &worker.key_bytes));
         ReadStably([&] {
-          worker.engine.Lookup(snapshot, worker.keys, &worker.results);
+          *finished = worker.engine.Lookup(snapshot, worker.keys, &worker.results, limits);
+          if (!*finished) return;
           EncodeResults(*request, snapshot, worker.results, options_.reply_bytes_max, response);
         });
-        worker.Count(request->table(), CountsOf(worker.results));
+        const FetchCost cost = worker.Count(request->table(), snapshot,
+                                            *finished ? OutcomeCounts(worker.results) : TableCounts());
+        if (request->report_cost()) EncodeCost(cost, response->mutable_cost());
         return absl::OkStatus();
       });
 }
@@ -163,12 +197,12 @@ grpc::ServerUnaryReactor* LookupService::DescribeTable(grpc::CallbackServerConte
   if (snapshot == nullptr) return Finish(context, NoSuchTable(request->table()));
   DescribeSnapshot(request->table(), *snapshot, response);
   DescribeLimits(options_, response->mutable_limits());
-  const TableCounts counts = executor_.CountsOf(request->table());
+  const TableCounts counts = CountsOf(request->table());
   response->mutable_counts()->set_keys(counts.keys);
   response->mutable_counts()->set_found(counts.found);
   response->mutable_counts()->set_damaged(counts.damaged);
-  response->mutable_counts()->set_major_faults(counts.major_faults);
-  const uint64_t others = ProcessMajorFaults() - executor_.MajorFaults();
+  response->mutable_counts()->set_major_faults(counts.cost.faults);
+  const uint64_t others = ProcessMajorFaults() - warm_.MajorFaults() - cold_.MajorFaults();
   response->set_rpc_thread_major_faults(std::max(others, major_faults_before_) -
                                         major_faults_before_);
   return Finish(context, absl::OkStatus());

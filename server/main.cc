@@ -1,6 +1,7 @@
 #include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 
 #include <cstdio>
 
@@ -25,7 +26,22 @@ int Serve(const ServerOptions& options) {
   spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%f%z %l %v");
   spdlog::set_level(spdlog::level::from_str(options.log_level));
 
-  auto server = Server::Start(options);
+  // A descriptor a segment is kept open, and there may be more than the usual 1,024.
+  struct rlimit files = {};
+  if (::getrlimit(RLIMIT_NOFILE, &files) == 0) {
+    files.rlim_cur = files.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &files);
+  }
+
+  auto server = Server::Start(options, [] {
+    sigset_t pending;
+    sigpending(&pending);
+    return sigismember(&pending, SIGTERM) == 1 || sigismember(&pending, SIGINT) == 1;
+  });
+  if (absl::IsCancelled(server.status())) {
+    spdlog::info("stopped before it served");
+    return 0;
+  }
   if (!server.ok()) {
     spdlog::error("cannot start: {}", Message(server.status()));
     return 3;

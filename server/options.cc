@@ -35,6 +35,11 @@ ParsedCommandLine ParseServerCommandLine(int argc, char** argv) {
   app.add_option("--threads", options.threads, "Threads that look keys up; 0 means one a core")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
+  app.add_option(
+         "--cold-threads", options.cold_threads,
+         "More threads, for look-ups that wait for the disk; 0 means four a core, 8 at least")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
   app.add_option("--queue-max", options.queue_max, "Requests that may wait for a thread")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
@@ -67,6 +72,28 @@ ParsedCommandLine ParseServerCommandLine(int argc, char** argv) {
                  "MiB of memory for the segment map of a table at most; without one, a table of "
                  "several segments is slower. 0: none")
       ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 24))
+      ->capture_default_str();
+  app.add_option(
+         "--prefetch", options.prefetch,
+         "Hints to the kernel, before pages are touched: auto, while look-ups find pages cold; "
+         "always; or never")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, PrefetchChoice>{{"auto", PrefetchChoice::kAuto},
+                                                {"always", PrefetchChoice::kAlways},
+                                                {"never", PrefetchChoice::kNever}}))
+      ->envname("LATCHKEY_PREFETCH")
+      ->default_str("auto");
+  app.add_option(
+         "--warm-up", options.warm_up,
+         "What is read into memory before a table serves: none, index (filters and pilots), "
+         "or all")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, WarmUp>{
+          {"none", WarmUp::kNone}, {"index", WarmUp::kIndex}, {"all", WarmUp::kAll}}))
+      ->envname("LATCHKEY_WARM_UP")
+      ->default_str("index");
+  app.add_option("--warm-up-mib-per-s", options.warm_up_mib_per_s_max,
+                 "How fast at most; 0: as fast as it goes")
+      ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 20))
       ->capture_default_str();
   app.add_option("--log-level", options.log_level, "debug, info, warning or error")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "core/key/limits.h"
+#include "core/lookup/probe_engine.h"
+#include "core/prefetch/warm_up.h"
 #include "core/table/snapshot.h"
 
 namespace latchkey {
@@ -14,8 +16,10 @@ namespace latchkey {
 struct ServerOptions {
   std::string data_dir;
   std::vector<std::string> listen = {
-      "127.0.0.1:50051"};     // HOST:PORT or unix:PATH; port 0 takes a free one
-  unsigned threads = 0;       // that look keys up; 0: one a core
+      "127.0.0.1:50051"};  // HOST:PORT or unix:PATH; port 0 takes a free one
+  unsigned threads = 0;    // that look keys up; 0: one a core
+  unsigned cold_threads =
+      0;  // more, for lookups that wait for the disk; 0: four a core, at least 8
   unsigned queue_max = 1024;  // requests waiting for a thread
   uint32_t batch_keys_max = kBatchKeysDefault;
   uint64_t reply_bytes_max = uint64_t{64} << 20;
@@ -31,6 +35,9 @@ struct ServerOptions {
     const auto own = table_memory_modes.find(table);
     return {own == table_memory_modes.end() ? memory_mode : own->second, segment_map_mib_max << 20};
   }
+  PrefetchChoice prefetch = PrefetchChoice::kAuto;
+  WarmUp warm_up = WarmUp::kIndex;
+  uint64_t warm_up_mib_per_s_max = 0;  // 0: as fast as it goes
   std::string log_level = "info";
 
   // What a request may weigh: a full batch of keys of kRequestBytesPerKey each always fits, and so

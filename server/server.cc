@@ -11,6 +11,9 @@
 
 #include "core/base/error.h"
 #include "core/base/status_macros.h"
+#include "core/prefetch/prefetch_scheduler.h"
+#include "core/prefetch/warm_up.h"
+#include "server/admin_service.h"
 #include "server/executor.h"
 #include "server/lookup_service.h"
 
@@ -18,25 +21,48 @@ namespace latchkey {
 namespace {
 
 constexpr std::chrono::milliseconds kGoodbyeTime(500);
+constexpr std::chrono::seconds kProgressTime(2);  // between two lines of the log
+// Threads that wait for the disk take little of a processor, but should take none from the others.
+constexpr unsigned kColdThreadsMin = 8;
+constexpr int kColdNiceness = 10;
 
 }  // namespace
 
-Server::Server(const ServerOptions& options) : options_(options) {}
-Server::~Server() { Drain(); }
-
-absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options,
+                                                      const std::function<bool()>& should_stop) {
   std::unique_ptr<Server> server(new Server(options));
-  LATCHKEY_RETURN_IF_ERROR(server->OpenTables());
-  const unsigned threads =
-      options.threads != 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency());
-  server->executor_ = std::make_unique<Executor>(threads, options.queue_max);
-  server->lookup_service_ =
-      std::make_unique<LookupService>(server->options_, server->catalog_, *server->executor_);
   LATCHKEY_RETURN_IF_ERROR(server->Listen());
+  LATCHKEY_RETURN_IF_ERROR(server->OpenTables(should_stop));
+  server->lookup_service_->Begin();
+  server->grpc_server_->GetHealthCheckService()->SetServingStatus(true);
   return server;
 }
 
-absl::Status Server::OpenTables() {
+Server::Server(const ServerOptions& options) : options_(options) {
+  const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
+  ProbeEngineOptions engine_options;
+  engine_options.prefetch = options.prefetch;
+  warm_executor_ = std::make_unique<Executor>(options.threads != 0 ? options.threads : cores,
+                                              options.queue_max, engine_options);
+  cold_executor_ = std::make_unique<Executor>(
+      options.cold_threads != 0 ? options.cold_threads : std::max(kColdThreadsMin, 4 * cores),
+      options.queue_max, engine_options, kColdNiceness);
+  lookup_service_ =
+      std::make_unique<LookupService>(options_, catalog_, *warm_executor_, *cold_executor_);
+  PrefetchSchedulerOptions scheduler_options;
+  scheduler_options.on_event = [](const std::string& event) { spdlog::info(event); };
+  scheduler_options.cost_of = [this](const std::string& table) {
+    return lookup_service_->CountsOf(table).cost;
+  };
+  scheduler_ = std::make_unique<PrefetchScheduler>(std::move(scheduler_options));
+  warm_up_ = std::make_unique<WarmUpProgress>();
+  admin_service_ =
+      std::make_unique<AdminService>(catalog_, *scheduler_, *lookup_service_, *warm_up_);
+}
+
+Server::~Server() { Drain(); }
+
+absl::Status Server::OpenTables(const std::function<bool()>& should_stop) {
   FileSystem& file_system = PosixFileSystem();
   LATCHKEY_ASSIGN_OR_RETURN(const auto tables, ListTables(file_system, options_.data_dir));
   if (tables.empty() && !options_.allow_empty) {
@@ -61,8 +87,35 @@ absl::Status Server::OpenTables() {
       spdlog::warn("table {} has no segment map, and is slower for it: {}", table,
                    Message(snapshot->segment_map_status()));
     }
+    LATCHKEY_RETURN_IF_ERROR(WarmUpTable(table, *snapshot, should_stop));
+    if (options_.prefetch != PrefetchChoice::kNever) scheduler_->Watch(table, snapshot);
     catalog_.Publish(table, std::move(snapshot));
   }
+  return absl::OkStatus();
+}
+
+absl::Status Server::WarmUpTable(const std::string& table, const Snapshot& snapshot,
+                                 const std::function<bool()>& should_stop) {
+  const auto begin = std::chrono::steady_clock::now();
+  auto said = begin;
+  const uint64_t done_before = warm_up_->done_bytes, total_before = warm_up_->total_bytes;
+  WarmUpOptions options;
+  options.what = options_.warm_up;
+  options.bytes_per_s_max = options_.warm_up_mib_per_s_max << 20;
+  options.should_stop = should_stop;
+  options.on_progress = [&](uint64_t done_bytes, uint64_t total_bytes) {
+    warm_up_->done_bytes = done_before + done_bytes;
+    warm_up_->total_bytes = total_before + total_bytes;
+    const auto now = std::chrono::steady_clock::now();
+    if (now - said < kProgressTime) return;
+    said = now;
+    spdlog::info("warming up table={} mib={} of={}", table, done_bytes >> 20, total_bytes >> 20);
+  };
+  LATCHKEY_RETURN_IF_ERROR(WarmUpSnapshot(snapshot, options));
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+  spdlog::info("warmed up table={} what={} mib={} seconds={:.1f}", table,
+               WarmUpName(options_.warm_up), (warm_up_->done_bytes - done_before) >> 20,
+               elapsed.count());
   return absl::OkStatus();
 }
 
@@ -74,6 +127,7 @@ absl::Status Server::Listen() {
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.SetMaxReceiveMessageSize(static_cast<int>(options_.request_bytes_max()));
   builder.RegisterService(lookup_service_.get());
+  builder.RegisterService(admin_service_.get());
   std::vector<int> ports(options_.listen.size(), 0);
   for (size_t i = 0; i < ports.size(); ++i) {
     builder.AddListeningPort(options_.listen[i], grpc::InsecureServerCredentials(), &ports[i]);
@@ -91,9 +145,9 @@ absl::Status Server::Listen() {
             : fmt::format("{}:{}", address.substr(0, address.rfind(':')), ports[i]));
   }
   if (grpc_server_ == nullptr) return absl::InternalError("gRPC did not start; its log says why");
-  // The empty name stands for the server as a whole.
   auto* const health = grpc_server_->GetHealthCheckService();
-  health->SetServingStatus(v1::Lookup::service_full_name(), true);
+  health->SetServingStatus(v1::Lookup::service_full_name(), false);
+  health->SetServingStatus(false);
   return absl::OkStatus();
 }
 
@@ -108,6 +162,8 @@ void Server::Drain() {
   grpc_server_ = nullptr;
 }
 
-uint64_t Server::lookup_major_faults() const { return executor_->MajorFaults(); }
+uint64_t Server::lookup_major_faults() const {
+  return warm_executor_->MajorFaults() + cold_executor_->MajorFaults();
+}
 
 }  // namespace latchkey

@@ -1,6 +1,7 @@
 // The daemon: opens the tables, serves them, and drains.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,14 +16,20 @@ class Server;
 
 namespace latchkey {
 
+class AdminService;
 class Executor;
 class LookupService;
+class PrefetchScheduler;
+struct WarmUpProgress;
 
 class Server {
  public:
-  // Opens every table of the data directory and begins to serve. Errors name the table's file, or
-  // the address that can't be listened on; nothing is left running then.
-  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
+  // Listens, opens every table of the data directory, warms them up, and begins to serve. Until
+  // then it says NOT_SERVING and refuses look-ups. Errors name the table's file, or the address
+  // that can't be listened on; nothing is left running then. Cancelled when `should_stop` said so.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(
+      const ServerOptions& options,
+      const std::function<bool()>& should_stop = [] { return false; });
   ~Server();
 
   // Says NOT_SERVING, takes no new calls, and returns when those in flight are done or the drain
@@ -35,13 +42,19 @@ class Server {
 
  private:
   explicit Server(const ServerOptions& options);
-  absl::Status OpenTables();
   absl::Status Listen();
+  absl::Status OpenTables(const std::function<bool()>& should_stop);
+  absl::Status WarmUpTable(const std::string& table, const Snapshot& snapshot,
+                           const std::function<bool()>& should_stop);
 
   const ServerOptions options_;
   Catalog catalog_;
-  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<Executor> warm_executor_;
+  std::unique_ptr<Executor> cold_executor_;
   std::unique_ptr<LookupService> lookup_service_;
+  std::unique_ptr<WarmUpProgress> warm_up_;
+  std::unique_ptr<PrefetchScheduler> scheduler_;
+  std::unique_ptr<AdminService> admin_service_;
   std::vector<std::string> addresses_;
   std::unique_ptr<grpc::Server> grpc_server_;  // destroyed first: calls use all of the above
 };

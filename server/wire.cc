@@ -165,6 +165,10 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
   return {static_cast<grpc::StatusCode>(status.raw_code()), Message(status)};
 }
 
+absl::Status NoSuchTable(const std::string& table) {
+  return NotFound("no table '{}'", EscapeTsv(table.substr(0, kTableNameBytesMax)));
+}
+
 uint64_t CountKeys(const v1::BatchGetRequest& request) {
   const v1::PackedKeys& packed = request.packed_keys();
   uint64_t count = static_cast<uint64_t>(request.keys_size()) +
@@ -261,6 +265,13 @@ void EncodeResults(const v1::BatchGetRequest& request, const Snapshot& snapshot,
       row->set_reason(v1::REPLY_BUDGET);
     }
   }
+}
+
+void EncodeCost(const FetchCost& cost, v1::LookupCost* message) {
+  message->set_places(cost.places);
+  message->set_pages_asked(cost.asked);
+  message->set_pages_read(cost.read);
+  message->set_major_faults(cost.faults);
 }
 
 void DescribeSnapshot(const std::string& table, const Snapshot& snapshot,

@@ -18,6 +18,8 @@ namespace latchkey {
 
 grpc::Status ToGrpcStatus(const absl::Status& status);
 
+absl::Status NoSuchTable(const std::string& table);
+
 // The number of keys in a request, however they come; touches none. A width that does not divide
 // the data counts the keys that are whole.
 uint64_t CountKeys(const v1::BatchGetRequest& request);
@@ -37,6 +39,7 @@ void EncodeResults(const v1::BatchGetRequest& request, const Snapshot& snapshot,
                    const LookupResults& results, uint64_t reply_bytes_max,
                    v1::BatchGetResponse* response);
 
+void EncodeCost(const FetchCost& cost, v1::LookupCost* message);
 void DescribeSnapshot(const std::string& table, const Snapshot& snapshot,
                       v1::DescribeTableResponse* response);
 void DescribeLimits(const ServerOptions& options, v1::Limits* limits);

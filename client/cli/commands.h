@@ -20,6 +20,7 @@ void AddBatchCommand(CLI::App& app, int* exit_code);
 void AddInspectCommand(CLI::App& app, int* exit_code);
 void AddVerifyCommand(CLI::App& app, int* exit_code);
 void AddDumpCommand(CLI::App& app, int* exit_code);
+void AddStatusCommand(CLI::App& app, int* exit_code);
 
 // --server or --data, --table, --timeout-s.
 inline void AddBackendOptions(CLI::App& command, BackendOptions* options) {

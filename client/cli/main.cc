@@ -35,6 +35,7 @@ int main(int argc, char** argv) {
   latchkey::AddInspectCommand(app, &exit_code);
   latchkey::AddVerifyCommand(app, &exit_code);
   latchkey::AddDumpCommand(app, &exit_code);
+  latchkey::AddStatusCommand(app, &exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

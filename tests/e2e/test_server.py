@@ -185,7 +185,7 @@ class StartTest(ServerTestCase):
             self.assertRegex(line, r'^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}[+-]\d\d:\d\d info \S')
         self.assertIn(' table opened table=t generation=1 segments=1 rows=2 ', lines[0])
         self.assertEqual([line.split(' info ')[1].split()[0] for line in lines],
-                         ['table', 'serving', 'draining', 'stopped'])
+                         ['table', 'warmed', 'prefetch', 'serving', 'draining', 'stopped'])
 
 
 class AddressesTest(ServerTestCase):

@@ -5,6 +5,9 @@
 #include <atomic>
 #include <future>
 
+#include "tests/support/memory_file_system.h"
+#include "tests/support/test_table.h"
+
 namespace latchkey {
 namespace {
 
@@ -63,22 +66,37 @@ TEST(Executor, DropsARefusedJobAtOnce) {
 }
 
 TEST(Executor, SumsCountsOverItsThreadsByTable) {
+  test::MemoryFileSystem files;
+  test::Random random(1);
+  test::TestTable table(files, "data", random);
+  ASSERT_TRUE(table.Build({{"key", "", 7}}).ok());
+  const auto snapshot = table.Open();
+  ASSERT_TRUE(snapshot.ok());
   Executor executor(4, 1000);
   std::atomic<int> left = 200;
   std::promise<void> done;
   for (int i = 0; i < 200; ++i) {
     ASSERT_TRUE(executor.Submit([&, i](Worker& worker) {
-      worker.Count(i % 2 == 0 ? "even" : "odd", {10, 7, 1, 0});
+      const std::string_view keys[] = {"key", "key"};
+      ASSERT_TRUE(worker.engine.Lookup(**snapshot, keys, &worker.results));
+      TableCounts counts;
+      counts.keys = 10;
+      counts.found = 7;
+      counts.damaged = 1;
+      worker.Count(i % 2 == 0 ? "even" : "odd", **snapshot, counts);
       if (--left == 0) done.set_value();
     }));
     executor.CountsOf("even");  // read while they are written
   }
   done.get_future().wait();
-  for (const char* table : {"even", "odd"}) {
-    const TableCounts counts = executor.CountsOf(table);
-    EXPECT_EQ(counts.keys, 1000u) << table;
-    EXPECT_EQ(counts.found, 700u) << table;
-    EXPECT_EQ(counts.damaged, 100u) << table;
+  for (const char* name : {"even", "odd"}) {
+    const TableCounts counts = executor.CountsOf(name);
+    EXPECT_EQ(counts.keys, 1000u) << name;
+    EXPECT_EQ(counts.found, 700u) << name;
+    EXPECT_EQ(counts.damaged, 100u) << name;
+    // Each key came to one line.
+    EXPECT_EQ(counts.cost.keys, 200u) << name;
+    EXPECT_EQ(counts.cost.places, 200u) << name;
   }
   EXPECT_EQ(executor.CountsOf("none").keys, 0u);
 }
