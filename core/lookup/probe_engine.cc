@@ -67,6 +67,13 @@ LookupResult LookupOneOnce(const Snapshot& snapshot, std::string_view key) {
   return {};
 }
 
+// Lines, records and values that a lookup comes to, if it finds its key in the first segment.
+uint64_t PlacesOf(const Snapshot& snapshot) {
+  if (snapshot.segments().empty()) return 0;
+  const SegmentHeader& header = snapshot.segments()[0]->header();
+  return 1 + (header.layout == Layout::kPointer) + (header.schema.value_kind == ValueKind::kBytes);
+}
+
 // Of a stopped lookup: what is found stays, if its value was read or there is none.
 void StopTile(const Tile& tile, bool keys_done, LookupResults* results) {
   const size_t first = static_cast<size_t>(tile.outcomes - results->outcomes.data());
@@ -100,11 +107,18 @@ bool ProbeEngine::Lookup(const Snapshot& snapshot, std::span<const std::string_v
 
 bool ProbeEngine::LookupOne(const Snapshot& snapshot, std::string_view key, LookupResult* result,
                             const LookupLimits& limits) {
-  if (options_.prefetch == PrefetchChoice::kNever || StateOf(snapshot).mode == FetchMode::kSilent) {
+  if (&snapshot == silent_ && lookups_left_ != 0) [[likely]] {
+    --lookups_left_;
     *result = latchkey::LookupOne(snapshot, key);
-    ++counted_.keys;
-    counted_.places += result->value.empty() ? 1 : 2;
-    if (++unsettled_lookups_ == kLookupsASettle) Settle(snapshot);
+    return true;
+  }
+  Settle(snapshot);
+  if (options_.prefetch == PrefetchChoice::kNever ||
+      (options_.prefetch == PrefetchChoice::kAuto &&
+       StateOf(snapshot).mode == FetchMode::kSilent)) {
+    silent_ = &snapshot;
+    --lookups_left_;
+    *result = latchkey::LookupOne(snapshot, key);
     return true;
   }
   LookupResults results;
@@ -120,8 +134,17 @@ FetchState& ProbeEngine::StateOf(const Snapshot& snapshot) {
 }
 
 void ProbeEngine::Settle(const Snapshot& snapshot) {
-  unsettled_lookups_ = 0;
+  if (!begun_) {
+    begun_ = true;
+    thread_begin_ = ThreadFetchCost();
+  }
+  // Single lookups are counted by how far the countdown went.
+  const uint64_t lookups = silent_ == nullptr ? 0 : kLookupsASettle - lookups_left_;
+  counted_.keys += lookups;
+  counted_.places += lookups * PlacesOf(snapshot);
   counted_.asked = prefetcher_.pages_asked();
+  silent_ = nullptr;
+  lookups_left_ = kLookupsASettle;
   FetchCost now = ThreadFetchCost() - thread_begin_;
   now.keys = counted_.keys;
   now.places = counted_.places;
@@ -135,10 +158,7 @@ void ProbeEngine::Settle(const Snapshot& snapshot) {
 
 bool ProbeEngine::LookupOnce(const Snapshot& snapshot, std::span<const std::string_view> keys,
                              LookupResults* results, const LookupLimits& limits) {
-  if (!begun_) {
-    begun_ = true;
-    thread_begin_ = ThreadFetchCost();
-  }
+  if (silent_ != nullptr || !begun_) Settle(snapshot);
   const bool has_values = snapshot.schema().value_kind != ValueKind::kNone;
   results->outcomes.resize(keys.size());
   results->doc_ids.resize(keys.size());

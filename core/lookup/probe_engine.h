@@ -111,7 +111,9 @@ class ProbeEngine {
   FetchCost settled_;
   FetchCost thread_begin_;  // faults and pages read before the first lookup
   bool begun_ = false;
-  uint32_t unsettled_lookups_ = 0;
+  // The snapshot that single lookups go on in without a look at faults, and how many more may.
+  const Snapshot* silent_ = nullptr;
+  uint32_t lookups_left_ = 0;
 };
 
 }  // namespace latchkey
