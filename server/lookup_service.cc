@@ -136,6 +136,7 @@ grpc::ServerUnaryReactor* LookupService::Get(grpc::CallbackServerContext* contex
                    ReadStably([&] {
                      *finished = worker.engine.LookupOne(snapshot, key, &result, limits);
                      EncodeResult(*request, snapshot, result, options_.reply_bytes_max, response);
+                     snapshot.TouchEnds();
                    });
                    TableCounts counts;
                    if (*finished) {
@@ -168,9 +169,10 @@ grpc::ServerUnaryReactor* LookupService::BatchGet(grpc::CallbackServerContext* c
           *finished = worker.engine.Lookup(snapshot, worker.keys, &worker.results, limits);
           if (!*finished) return;
           EncodeResults(*request, snapshot, worker.results, options_.reply_bytes_max, response);
+          snapshot.TouchEnds();
         });
-        const FetchCost cost = worker.Count(request->table(), snapshot,
-                                            *finished ? OutcomeCounts(worker.results) : TableCounts());
+        const FetchCost cost = worker.Count(
+            request->table(), snapshot, *finished ? OutcomeCounts(worker.results) : TableCounts());
         if (request->report_cost()) EncodeCost(cost, response->mutable_cost());
         return absl::OkStatus();
       });

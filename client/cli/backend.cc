@@ -144,6 +144,7 @@ class LocalBackend final : public Backend {
     ReadStably([&] {
       engine_.Lookup(*snapshot_, keys, &results_);
       CopyRows(&result.rows);
+      snapshot_->TouchEnds();
     });
     return result;
   }

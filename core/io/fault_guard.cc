@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -56,14 +57,23 @@ GuardSlot* TakeSlot(const uint8_t* data, uint64_t size_bytes) {
   }
 }
 
-GuardSlot* SlotOf(uintptr_t address) {
+struct Range {
+  GuardSlot* slot = nullptr;
+  uintptr_t begin = 0, end = 0;
+};
+
+Range RangeOf(uintptr_t address) {
   for (SlotBlock* block = &first_block; block != nullptr; block = block->next.load()) {
     for (GuardSlot& slot : block->slots) {
-      const uintptr_t begin = slot.begin.load();
-      if (begin != 0 && address >= begin && address < slot.end.load()) return &slot;
+      const uintptr_t begin = slot.begin.load(), end = slot.end.load();
+      // Again, since others may give the slot away or take it meanwhile; nobody does so with the
+      // one that is looked for.
+      if (begin != 0 && address >= begin && address < end && slot.begin.load() == begin) {
+        return {&slot, begin, end};
+      }
     }
   }
-  return nullptr;
+  return {};
 }
 
 // Async-signal-safe, as all of the handler must be.
@@ -74,30 +84,35 @@ void SayUnguarded(uintptr_t address) {
   (void)!::write(STDERR_FILENO, text, sizeof(text) - 1);
 }
 
-void HandleBusError(int signal_number, siginfo_t* info, void* context) {
+void HandleBusError(int signal_number, siginfo_t* info, void* /*context*/) {
   const int error_number = errno;
-  const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
-  if (info->si_code > 0) {  // from the kernel, not sent by a process
-    if (GuardSlot* const slot = SlotOf(address)) {
+  const bool from_kernel = info->si_code > 0;  // not sent by a process
+  if (from_kernel) {
+    const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
+    const Range range = RangeOf(address);
+    if (range.slot != nullptr) {
       const uintptr_t page_mask = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE)) - 1;
-      const uintptr_t begin = std::max(slot->begin.load(), address & ~(kLostBytes - 1));
+      const uintptr_t begin = std::max(range.begin, address & ~(kLostBytes - 1));
       const uintptr_t end =
-          std::min((slot->end.load() + page_mask) & ~page_mask, (address | (kLostBytes - 1)) + 1);
+          std::min((range.end + page_mask) & ~page_mask, (address | (kLostBytes - 1)) + 1);
       // First, so that whoever reads the zeros will see that they are some.
-      slot->lost.store(true);
+      range.slot->lost.store(true);
       internal::fault_epoch.fetch_add(1);
-      if (::mmap(reinterpret_cast<void*>(begin), end - begin, PROT_READ,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED) {
+      // Not by the library's mmap, which sanitizers take for a write to all of it.
+      if (::syscall(SYS_mmap, begin, end - begin, PROT_READ,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != -1) {
         errno = error_number;
         return;
       }
     }
+    SayUnguarded(address);
+  } else {
+    constexpr char kSent[] = "fatal: bus error, sent by a process\n";
+    (void)!::write(STDERR_FILENO, kSent, sizeof(kSent) - 1);
   }
-  SayUnguarded(address);
   // Whatever was there before gets the fault, which comes again on return.
   ::sigaction(SIGBUS, &previous_action, nullptr);
-  if (info->si_code <= 0) ::raise(signal_number);
-  (void)context;
+  if (!from_kernel) ::raise(signal_number);
 }
 
 }  // namespace

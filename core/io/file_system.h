@@ -50,8 +50,14 @@ class MappedFile {
   uint64_t size_bytes() const { return size_bytes_; }
   // Whether there were such pages. From then on the file can't be relied on.
   bool lost() const { return guard_.has_value() && guard_->lost(); }
-  // For questions and hints about its page cache; -1 if it is no map of a file.
+  // For questions about its page cache; -1 if it is no map of a file, which has none.
   int fd() const { return fd_; }
+  // Asks for a part of it, which does not wait for the disk. At most as much as the device reads
+  // ahead at once, 128 KiB or more, is surely read.
+  void ReadAhead(uint64_t offset, uint64_t size_bytes) const;
+  // Whether a touch of a cold page reads its neighbours too, megabytes of them perhaps; so it is at
+  // first.
+  void SetReadAround(bool on) const;
 
  protected:
   const uint8_t* data_ = nullptr;

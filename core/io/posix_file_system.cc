@@ -149,6 +149,21 @@ class PosixMappedFile final : public MappedFile {
   const UniqueFd unique_fd_;
 };
 
+}  // namespace
+
+void MappedFile::ReadAhead(uint64_t offset, uint64_t size_bytes) const {
+  if (fd_ < 0) return;
+  (void)::posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(size_bytes),
+                        POSIX_FADV_WILLNEED);
+}
+
+void MappedFile::SetReadAround(bool on) const {
+  if (fd_ < 0 || size_bytes_ == 0) return;
+  (void)::madvise(const_cast<uint8_t*>(data_), size_bytes_, on ? MADV_NORMAL : MADV_RANDOM);
+}
+
+namespace {
+
 class PosixFileLock final : public FileLock {
  public:
   explicit PosixFileLock(UniqueFd fd) : fd_(std::move(fd)) {}

@@ -60,11 +60,16 @@ LookupResult LookupOneOnce(const Snapshot& snapshot, std::string_view key) {
       if (segment->has_filter()) PrefetchLine(segment->PartitionFor(hash).FilterAddress(hash));
     }
   }
+  LookupResult result;
   for (const auto& segment : segments) {
     const Held held = ProbeOne(*segment, use_filters, key, hash, &row);
-    if (held != Held::kNothing) return ResultOf(held, *segment, row, hash);
+    if (held == Held::kNothing) continue;
+    result = ResultOf(held, *segment, row, hash);
+    break;
   }
-  return {};
+  // Half a filter word excludes keys that the whole does not.
+  if (use_filters) snapshot.TouchEnds();
+  return result;
 }
 
 // Lines, records and values that a lookup comes to, if it finds its key in the first segment.
@@ -112,7 +117,7 @@ bool ProbeEngine::LookupOne(const Snapshot& snapshot, std::string_view key, Look
     *result = latchkey::LookupOne(snapshot, key);
     return true;
   }
-  Settle(snapshot);
+  if (silent_ != nullptr || !begun_) Settle(snapshot);
   if (options_.prefetch == PrefetchChoice::kNever ||
       (options_.prefetch == PrefetchChoice::kAuto &&
        StateOf(snapshot).mode == FetchMode::kSilent)) {
@@ -177,6 +182,7 @@ bool ProbeEngine::LookupOnce(const Snapshot& snapshot, std::span<const std::stri
       done = LookupSilently(snapshot, keys, results);
     }
     if (done < keys.size()) finished = LookupAsking(snapshot, keys, done, results, limits);
+    if (UsesFilters(snapshot)) snapshot.TouchEnds();
     // What the last batch asked for, the next one is likely to.
     const auto found = static_cast<size_t>(
         std::count(results->outcomes.begin(), results->outcomes.end(), Outcome::kFound));
@@ -211,7 +217,7 @@ void ProbeEngine::SetTile(std::span<const std::string_view> keys, size_t begin,
 size_t ProbeEngine::LookupSilently(const Snapshot& snapshot, std::span<const std::string_view> keys,
                                    LookupResults* results) {
   const SegmentMap* const map = snapshot.segment_map();
-  const bool use_filters = snapshot.segments().size() > 1 || filter_pays_;
+  const bool use_filters = UsesFilters(snapshot);
   auto before = Clock::now();
   for (size_t begin = 0; begin < keys.size(); begin += options_.tile_keys) {
     SetTile(keys, begin, results, &tile_);
@@ -345,7 +351,7 @@ bool ProbeEngine::LookupAsking(const Snapshot& snapshot, std::span<const std::st
       going = Pipeline(
           limits,
           [&](Tile* tile) {
-            AimAtSegment(*segment, snapshot.segments().size() > 1 || filter_pays_, tile);
+            AimAtSegment(*segment, UsesFilters(snapshot), tile);
             return FetchLines(may_wait, tile);
           },
           read_lines,

@@ -93,6 +93,9 @@ class ProbeEngine {
   bool FetchValues(bool may_wait, bool whole, Tile* tile);
   void SetTile(std::span<const std::string_view> keys, size_t begin, LookupResults* results,
                Tile* tile) const;
+  bool UsesFilters(const Snapshot& snapshot) const {
+    return snapshot.segment_map() == nullptr && (snapshot.segments().size() > 1 || filter_pays_);
+  }
   FetchState& StateOf(const Snapshot& snapshot);
 
   // One segment's filter costs a line; it pays when fewer keys than this are found.

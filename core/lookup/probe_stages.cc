@@ -61,9 +61,8 @@ void RowLineStage(const LineShape& shape, Tile* tile) {
     const uint8_t i = tile->probing[n];
     const uint8_t* const line = tile->addresses[i];
     const char* const key = tile->keys[i].data();
-    const uint32_t count = line[mark_at] - uint32_t{kMarkBit};
     uint32_t unused;
-    if (tile->keys[i].size() != key_bytes || count > entries) [[unlikely]] {
+    if (tile->keys[i].size() != key_bytes) [[unlikely]] {
       LookAtLine(i, &unused, tile);
       continue;
     }
@@ -71,6 +70,11 @@ void RowLineStage(const LineShape& shape, Tile* tile) {
     const char* stored = reinterpret_cast<const char*>(line + key_offset + tail_offset);
     for (uint32_t e = 0; e < entries; ++e, stored += entry_bytes) {
       same |= static_cast<uint32_t>(SameBytes(stored, key + tail_offset, tail_bytes)) << e;
+    }
+    const uint32_t count = LoadAfter(line + mark_at) - uint32_t{kMarkBit};
+    if (count > entries) [[unlikely]] {
+      LookAtLine(i, &unused, tile);
+      continue;
     }
     same &= (1u << count) - 1;
     const bool found = same != 0;
@@ -320,14 +324,13 @@ Held ProbeOne(const Segment& segment, bool use_filter, std::string_view key, uin
     return Held::kNothing;
   }
   const Partition& partition = segment.PartitionFor(hash);
-  const bool quarantined = segment.quarantined();
-  if ((use_filter || quarantined) && segment.has_filter() &&
+  if (segment.quarantined()) [[unlikely]]
+    return Held::kDamaged;
+  if (use_filter && segment.has_filter() &&
       !FilterMayContain(Load<uint64_t>(partition.FilterAddress(hash)),
                         FilterMask(FilterHashOf(hash), segment.header().filter_hashes))) {
     return Held::kNothing;
   }
-  if (quarantined) [[unlikely]]
-    return Held::kDamaged;
   const uint8_t pilot = *partition.PilotAddress(hash);
   if (pilot == 0) [[unlikely]]
     return Held::kDamaged;

@@ -1,6 +1,5 @@
 #include "core/prefetch/prefetcher.h"
 
-#include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -60,9 +59,7 @@ bool Prefetcher::Ask(bool may_wait) {
   bool waits = false;
   const auto ask = [&](const Pages& pages) {
     if (pages.first >= pages.end) return;
-    (void)::posix_fadvise(pages.file->fd(), static_cast<off_t>(pages.first << kPageShift),
-                          static_cast<off_t>((pages.end - pages.first) << kPageShift),
-                          POSIX_FADV_WILLNEED);
+    pages.file->ReadAhead(pages.first << kPageShift, (pages.end - pages.first) << kPageShift);
     pages_asked_ += pages.end - pages.first;
     if (!may_wait && ++ranges % kRangesBetweenChecks == 0) {
       waits = ThreadFetchCost().read != read_before;

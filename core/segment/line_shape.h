@@ -9,6 +9,7 @@
 // Lines do not straddle pages, so a hole in the file takes all of a line or nothing.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string_view>
 
@@ -37,6 +38,12 @@ inline uint64_t DocIdOfField(uint64_t field, unsigned doc_id_bytes) {
   return FieldOfDocId(field, doc_id_bytes);
 }
 
+// One byte, read after all that was read before.
+inline uint8_t LoadAfter(const uint8_t* from) {
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return *static_cast<const volatile uint8_t*>(from);
+}
+
 inline constexpr uint8_t kMarkBit = 0x80;
 // One bit for each entry of a line with that mark.
 inline uint32_t EntriesMask(uint8_t mark) { return (uint32_t{1} << (mark & ~kMarkBit)) - 1; }
@@ -62,7 +69,9 @@ class LineShape {
   size_t key_bytes() const { return key_bytes_; }  // 0 for pointers
   unsigned doc_id_bytes() const { return doc_id_bytes_; }
 
-  uint8_t Mark(const uint8_t* line) const { return line[line_bytes() - 1]; }
+  // To be read after the entries, never before: a page that becomes a hole meanwhile shows in the
+  // mark then, and no entry of it is taken for a missing one.
+  uint8_t MarkAfter(const uint8_t* line) const { return LoadAfter(line + line_bytes() - 1); }
   bool IsMark(uint8_t mark) const { return static_cast<uint8_t>(mark - kMarkBit) <= entries_; }
   const uint8_t* Entry(const uint8_t* line, uint32_t index) const {
     return line + index * entry_bytes_;

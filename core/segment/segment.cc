@@ -20,6 +20,9 @@ std::string_view AsText(const uint8_t* data, uint64_t size_bytes) {
   return {reinterpret_cast<const char*>(data), size_bytes};
 }
 
+// What every device reads ahead at once.
+constexpr uint64_t kReadAheadBytes = uint64_t{128} << 10;
+
 absl::Status CheckFileSize(const SegmentHeader& header, uint64_t size_bytes) {
   if (size_bytes == header.file_bytes()) return absl::OkStatus();
   return DataLoss("file size: expected {} bytes, got {}", header.file_bytes(), size_bytes);
@@ -41,12 +44,18 @@ absl::StatusOr<std::unique_ptr<const Segment>> Segment::Open(FileSystem& file_sy
   segment->path_ = path;
   LATCHKEY_ASSIGN_OR_RETURN(segment->file_, MapFile(file_system, path, mode));
   const MappedFile& file = *segment->file_;
+  // The little that is read here shall not bring megabytes around it.
+  if (mode == MemoryMode::kMmap) file.SetReadAround(false);
   const auto validate = [&]() -> absl::Status {
     const auto bytes = AsText(file.data(), file.size_bytes());
     LATCHKEY_ASSIGN_OR_RETURN(segment->header_, DecodeHeader(bytes));
     const SegmentHeader& header = segment->header_;
     LATCHKEY_RETURN_IF_ERROR(CheckFileSize(header, file.size_bytes()));
     segment->header_checksum_ = HeaderChecksum(bytes);
+    const Section& checksums = header.section(SectionKind::kChecksums);
+    for (uint64_t at = 0; at < checksums.size_bytes; at += kReadAheadBytes) {
+      file.ReadAhead(checksums.offset + at, kReadAheadBytes);
+    }
     const auto part = [&](SectionKind kind) {
       return bytes.substr(header.section(kind).offset, header.section(kind).size_bytes);
     };
@@ -68,6 +77,7 @@ absl::StatusOr<std::unique_ptr<const Segment>> Segment::Open(FileSystem& file_sy
     return absl::OkStatus();
   };
   LATCHKEY_RETURN_IF_ERROR(Prefixed(validate(), path));
+  if (mode == MemoryMode::kMmap) file.SetReadAround(true);
   return segment;
 }
 
@@ -99,19 +109,16 @@ bool Segment::LeadsTo(const Partition& partition, uint64_t hash, const uint8_t* 
 }
 
 uint32_t Segment::PointersInLine(const uint8_t* line, uint64_t hash, Held* held) const {
-  const uint8_t mark = shape_.Mark(line);
-  if (!shape_.IsMark(mark)) [[unlikely]] {
-    *held = Held::kDamaged;
-    return 0;
-  }
   uint32_t same = 0;
   for (uint32_t i = 0; i < shape_.entries(); ++i) {
     same |=
         static_cast<uint32_t>(TagOfPointer(Load<uint64_t>(shape_.Entry(line, i))) == TagOf(hash))
         << i;
   }
-  *held = Held::kNothing;
-  return same & EntriesMask(mark);
+  const uint8_t mark = shape_.MarkAfter(line);
+  const bool is_mark = shape_.IsMark(mark);
+  *held = is_mark ? Held::kNothing : Held::kDamaged;
+  return is_mark ? same & EntriesMask(mark) : 0;
 }
 
 Held Segment::FindInRecords(const Partition& partition, const uint8_t* line, uint32_t pointers,
@@ -240,8 +247,9 @@ absl::Status Segment::ForEachRow(const std::function<absl::Status(const StoredRo
         return DataLoss("{}: the {} in line {} of partition {} is damaged", path_, what, i,
                         &partition - partitions_.data());
       };
-      if (!shape_.IsMark(shape_.Mark(line))) return damaged("mark");
-      for (int entry = 0; entry < shape_.Mark(line) - kMarkBit; ++entry) {
+      const uint8_t mark = shape_.MarkAfter(line);
+      if (!shape_.IsMark(mark)) return damaged("mark");
+      for (int entry = 0; entry < mark - kMarkBit; ++entry) {
         const auto row = ReadRow(partition, shape_.Entry(line, entry));
         if (!row.ok()) return damaged(Message(row.status()));
         LATCHKEY_RETURN_IF_ERROR(visit(*row));

@@ -87,8 +87,8 @@ class Segment {
   const MappedFile& file() const { return *file_; }
   const SegmentHeader& header() const { return header_; }
   uint64_t header_checksum() const { return header_checksum_; }
-  // Pages of the file were lost, so nothing that is read from it counts any more. What it may hold
-  // is not known to be absent; that is for its filter to say, where zero bytes mean "maybe".
+  // Pages of the file were lost, so nothing that is read from it counts any more, and a key that it
+  // may hold, by its length and first bytes, is not known to be absent.
   bool quarantined() const { return file_->lost(); }
   const std::vector<Partition>& partitions() const { return partitions_; }
   const LineShape& shape() const { return shape_; }
@@ -115,11 +115,12 @@ class Segment {
 
   // Looks for a key in its line, as Partition::LineAddress has it; layout kLine.
   Held FindInLine(const uint8_t* line, std::string_view key, RowRef* row) const {
-    const uint8_t mark = shape_.Mark(line);
+    const bool fits = key.size() == shape_.key_bytes();
+    uint32_t same = fits ? MatchKeys(shape_, line, key.data()) : 0;
+    const uint8_t mark = shape_.MarkAfter(line);
     if (!shape_.IsMark(mark)) [[unlikely]]
       return Held::kDamaged;
-    if (key.size() != shape_.key_bytes()) return Held::kNothing;
-    const uint32_t same = MatchKeys(shape_, line, key.data()) & EntriesMask(mark);
+    same &= EntriesMask(mark);
     if (same == 0) return Held::kNothing;
     const uint8_t* const entry = shape_.Entry(line, std::countr_zero(same));
     return RowAt(entry, entry + shape_.value_offset(), row);

@@ -134,6 +134,8 @@ absl::Status SegmentMap::Insert(std::span<const Segment* const> segments) {
           const uint64_t hash = prefix << (64 - header.hash_bits) >> shard_bits_;
           fits &= InsertEntry(ProbeFor(hash), number);
         });
+    // Once more, for what became a hole after it was checked and before it was read.
+    LATCHKEY_RETURN_IF_ERROR(segment->ReadHashList().status());
     if (rows != header.row_count) {
       return DataLoss("{}: section 'hashes': expected {} hashes, found {}", segment->path(),
                       header.row_count, rows);

@@ -95,6 +95,13 @@ bool Snapshot::quarantined() const {
                      [](const auto& segment) { return segment->quarantined(); });
 }
 
+void Snapshot::TouchEnds() const {
+  for (const auto& segment : segments_) {
+    const MappedFile& file = segment->file();
+    (void)LoadAfter(file.data() + file.size_bytes() - 1);
+  }
+}
+
 uint64_t Snapshot::row_count() const {
   uint64_t rows = 0;
   for (const auto& segment : segments_) rows += segment->header().row_count;

@@ -46,6 +46,10 @@ class Snapshot {
   uint64_t row_count() const;
   // Whether one of its segments is.
   bool quarantined() const;
+  // Touches the last byte of each file, so that one that was cut shows as quarantined. A page that
+  // is cut in its middle reads as zeros from there on without any fault. To be called after what
+  // was read, or copied, within ReadStably.
+  void TouchEnds() const;
   // Null for one segment, which needs none, and where none could be had; then segment_map_status
   // says why.
   const SegmentMap* segment_map() const { return segment_map_.get(); }

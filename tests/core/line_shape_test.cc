@@ -150,7 +150,7 @@ TEST_F(LineShapeTest, MarksAreTheBitAndANumberOfEntriesThatFits) {
     for (unsigned byte = 0; byte < 256; ++byte) {
       const auto mark = static_cast<uint8_t>(byte);
       line.back() = mark;
-      ASSERT_EQ(shape.Mark(line.data()), mark);
+      ASSERT_EQ(shape.MarkAfter(line.data()), mark);
       const bool expected = byte >= 0x80 && byte - 0x80 <= shape.entries();
       ASSERT_EQ(shape.IsMark(mark), expected) << byte;
       if (!expected) continue;

@@ -95,7 +95,7 @@ class ProbeEngineTest : public SeededTest {
     place.line =
         header.section(SectionKind::kLines).offset + static_cast<uint64_t>(line - partition.lines);
     place.mark = place.line + shape.line_bytes() - 1;
-    for (uint32_t i = 0; i < shape.Mark(line) - uint32_t{kMarkBit}; ++i) {
+    for (uint32_t i = 0; i < shape.MarkAfter(line) - uint32_t{kMarkBit}; ++i) {
       const uint8_t* const entry = shape.Entry(line, i);
       place.entry = place.line + static_cast<uint64_t>(entry - line);
       place.doc_id = place.entry;

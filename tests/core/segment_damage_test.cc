@@ -167,7 +167,7 @@ class SegmentDamageTest : public SeededTest, public testing::WithParamInterface<
     place.reads.push_back({OffsetOf(pilot), 1});
     const uint8_t* const line = partition.LineAddress(hash, *pilot);
     place.reads.push_back({OffsetOf(line), shape.line_bytes()});
-    for (int i = 0; i < shape.Mark(line) - kMarkBit; ++i) {
+    for (int i = 0; i < shape.MarkAfter(line) - kMarkBit; ++i) {
       const uint8_t* const entry = shape.Entry(line, i);
       if (header_.layout == Layout::kLine) {
         if (shape.KeyAt(entry) != key) continue;
@@ -215,7 +215,7 @@ class SegmentDamageTest : public SeededTest, public testing::WithParamInterface<
       for (uint32_t i = 0; i < partition.line_count; ++i) {
         const uint8_t* const line = partition.lines + uint64_t{i} * shape.line_bytes();
         mark(OffsetOf(line) + shape.line_bytes() - 1, 1, Part::kMark);
-        for (int e = 0; e < shape.Mark(line) - kMarkBit; ++e) {
+        for (int e = 0; e < shape.MarkAfter(line) - kMarkBit; ++e) {
           const uint8_t* const entry = shape.Entry(line, e);
           uint64_t at = OffsetOf(entry);
           if (header_.layout == Layout::kPointer) {

@@ -196,7 +196,7 @@ TEST_F(SegmentTest, NothingThatSaysAbsentIsZero) {
     for (const Partition& partition : segment.partitions()) {
       for (uint32_t i = 0; i < partition.line_count; ++i) {
         const uint8_t* const line = partition.lines + uint64_t{i} * shape.line_bytes();
-        const uint8_t mark = shape.Mark(line);
+        const uint8_t mark = shape.MarkAfter(line);
         ASSERT_GE(mark, 0x80);
         ASSERT_LE(mark, 0x80 + shape.entries());
         ASSERT_TRUE(shape.IsMark(mark));
@@ -281,7 +281,7 @@ TEST_F(SegmentTest, EveryStoredKeyLiesInTheLineThatItsPilotLeadsTo) {
         const uint8_t* const line = partition.lines + line_number * segment.shape().line_bytes();
         ASSERT_EQ(partition.LineAddress(hash, pilot), line);
         int found = 0;
-        for (uint32_t e = 0; e < segment.shape().Mark(line) - 0x80u; ++e) {
+        for (uint32_t e = 0; e < segment.shape().MarkAfter(line) - 0x80u; ++e) {
           const uint8_t* const entry = segment.shape().Entry(line, e);
           if (layout == LayoutChoice::kLine) {
             found += segment.shape().KeyAt(entry) == row.key;

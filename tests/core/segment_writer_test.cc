@@ -144,8 +144,8 @@ class SegmentWriterTest : public SeededTest {
           written_.Section(SectionKind::kLines) + written_.entries[p].lines_offset;
       for (uint32_t i = 0; i < written_.entries[p].lines; ++i) {
         const uint8_t* const line = lines + i * shape.line_bytes();
-        ASSERT_TRUE(shape.IsMark(shape.Mark(line)));
-        for (int entry = 0; entry < shape.Mark(line) - kMarkBit; ++entry) {
+        ASSERT_TRUE(shape.IsMark(shape.MarkAfter(line)));
+        for (int entry = 0; entry < shape.MarkAfter(line) - kMarkBit; ++entry) {
           visit(p, line, shape.Entry(line, entry));
         }
       }

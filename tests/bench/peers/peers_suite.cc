@@ -181,8 +181,10 @@ void RunPeersSuite(const SuiteOptions& options, Report* report) {
                  {many.batches(), 90}, "the peer is the same table with 10% misses");
     CompareWithLucene(many);
   }
-  Comparison text(options, KeyShape::kUuid36, 15, report);
-  CompareWithLucene(text);
+  for (const KeyShape shape : {KeyShape::kSeq6, KeyShape::kAsin10, KeyShape::kUuid36}) {
+    Comparison other(options, shape, 15, report);
+    CompareWithLucene(other);
+  }
 }
 
 }  // namespace latchkey
