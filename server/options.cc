@@ -19,6 +19,25 @@ std::string ParseMemoryModeFlag(const std::string& text, ServerOptions* options)
   return {};
 }
 
+// A flag whose value is one of some words, the first by default.
+template <typename Value>
+CLI::Option* AddChoice(CLI::App& app, const std::string& flag, const std::string& help,
+                       const std::vector<std::pair<std::string, Value>>& choices, Value* value) {
+  std::vector<std::string> words;
+  for (const auto& [word, choice] : choices) words.push_back(word);
+  return app
+      .add_option_function<std::string>(
+          flag,
+          [choices, value](const std::string& text) {
+            for (const auto& [word, choice] : choices) {
+              if (word == text) *value = choice;
+            }
+          },
+          help)
+      ->check(CLI::IsMember(words))
+      ->default_str(words.front());
+}
+
 }  // namespace
 
 ParsedCommandLine ParseServerCommandLine(int argc, char** argv) {
@@ -73,24 +92,21 @@ ParsedCommandLine ParseServerCommandLine(int argc, char** argv) {
                  "several segments is slower. 0: none")
       ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 24))
       ->capture_default_str();
-  app.add_option(
-         "--prefetch", options.prefetch,
-         "Hints to the kernel, before pages are touched: auto, while look-ups find pages cold; "
-         "always; or never")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, PrefetchChoice>{{"auto", PrefetchChoice::kAuto},
-                                                {"always", PrefetchChoice::kAlways},
-                                                {"never", PrefetchChoice::kNever}}))
-      ->envname("LATCHKEY_PREFETCH")
-      ->default_str("auto");
-  app.add_option(
-         "--warm-up", options.warm_up,
-         "What is read into memory before a table serves: none, index (filters and pilots), "
-         "or all")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, WarmUp>{
-          {"none", WarmUp::kNone}, {"index", WarmUp::kIndex}, {"all", WarmUp::kAll}}))
-      ->envname("LATCHKEY_WARM_UP")
-      ->default_str("index");
+  AddChoice<PrefetchChoice>(
+      app, "--prefetch",
+      "Hints to the kernel, before pages are touched: auto, while look-ups find pages cold; "
+      "always; or never",
+      {{"auto", PrefetchChoice::kAuto},
+       {"always", PrefetchChoice::kAlways},
+       {"never", PrefetchChoice::kNever}},
+      &options.prefetch)
+      ->envname("LATCHKEY_PREFETCH");
+  AddChoice<WarmUp>(
+      app, "--warm-up",
+      "What is read into memory before a table serves: index (filters and pilots), none, or "
+      "all",
+      {{"index", WarmUp::kIndex}, {"none", WarmUp::kNone}, {"all", WarmUp::kAll}}, &options.warm_up)
+      ->envname("LATCHKEY_WARM_UP");
   app.add_option("--warm-up-mib-per-s", options.warm_up_mib_per_s_max,
                  "How fast at most; 0: as fast as it goes")
       ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 20))

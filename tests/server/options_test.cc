@@ -42,6 +42,21 @@ TEST(ServerOptions, MemoryModesOfAllTablesAndOfOne) {
   EXPECT_EQ(options.OptionsOf("b").segment_map_bytes_max, uint64_t{3} << 20);
 }
 
+TEST(ServerOptions, HowColdPagesAreTreated) {
+  const ServerOptions defaults = Parse({"--data", "d"}).options;
+  EXPECT_EQ(defaults.prefetch, PrefetchChoice::kAuto);
+  EXPECT_EQ(defaults.warm_up, WarmUp::kIndex);
+  EXPECT_EQ(defaults.warm_up_mib_per_s_max, 0u);
+  const ServerOptions options = Parse({"--data", "d", "--prefetch", "never", "--warm-up", "all",
+                                       "--warm-up-mib-per-s", "50", "--cold-threads", "3"})
+                                    .options;
+  EXPECT_EQ(options.prefetch, PrefetchChoice::kNever);
+  EXPECT_EQ(options.warm_up, WarmUp::kAll);
+  EXPECT_EQ(options.warm_up_mib_per_s_max, 50u);
+  EXPECT_EQ(options.cold_threads, 3u);
+  EXPECT_EQ(Parse({"--data", "d", "--warm-up", "none"}).options.warm_up, WarmUp::kNone);
+}
+
 TEST(ServerOptions, ReadsAFileThatFlagsOverride) {
   TempDir dir;
   const std::string path = dir.Path("latchkeyd.conf");
@@ -71,6 +86,10 @@ TEST(ServerOptions, UsageErrorsExitWith2) {
                                               {"--data", "d", "--log-level", "loud"},
                                               {"--data", "d", "--memory-mode", "large"},
                                               {"--data", "d", "--memory-mode", "t=large"},
+                                              {"--data", "d", "--prefetch", "some"},
+                                              {"--data", "d", "--prefetch", "0"},
+                                              {"--data", "d", "--warm-up", "half"},
+                                              {"--data", "d", "--warm-up-mib-per-s", "-1"},
                                               {"--data", "d", "--no-such-flag"},
                                               {"--config", "/no/such/file"}}) {
     testing::internal::CaptureStderr();
