@@ -15,6 +15,9 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kLagTiles = 4;
 // Warm tiles take a few microseconds.
 constexpr std::chrono::microseconds kSlowTile(100);
+// Of a record before its key: doc id, locator, length. A fixed value may be longer, but such a
+// record crosses a page only if its key is long too.
+constexpr size_t kRecordFieldsBytesMax = 8 + 8 + 3;
 // Single lookups between two looks at the thread's faults, which cost as much as two or three.
 constexpr uint32_t kLookupsASettle = 256;
 
@@ -112,17 +115,15 @@ bool ProbeEngine::Lookup(const Snapshot& snapshot, std::span<const std::string_v
 
 bool ProbeEngine::LookupOne(const Snapshot& snapshot, std::string_view key, LookupResult* result,
                             const LookupLimits& limits) {
-  if (&snapshot == silent_ && lookups_left_ != 0) [[likely]] {
+  if (silent_.Is(snapshot) && lookups_left_ != 0) [[likely]] {
     --lookups_left_;
     *result = latchkey::LookupOne(snapshot, key);
     return true;
   }
-  if (silent_ != nullptr || !begun_) Settle(snapshot);
-  if (options_.prefetch == PrefetchChoice::kNever ||
-      (options_.prefetch == PrefetchChoice::kAuto &&
-       StateOf(snapshot).mode == FetchMode::kSilent)) {
-    silent_ = &snapshot;
-    --lookups_left_;
+  SettleSilent();
+  if (mode(snapshot) == FetchMode::kSilent) {
+    silent_ = {snapshot.seed(), snapshot.generation(), PlacesOf(snapshot)};
+    lookups_left_ = kLookupsASettle - 1;
     *result = latchkey::LookupOne(snapshot, key);
     return true;
   }
@@ -132,38 +133,57 @@ bool ProbeEngine::LookupOne(const Snapshot& snapshot, std::string_view key, Look
   return finished;
 }
 
-FetchState& ProbeEngine::StateOf(const Snapshot& snapshot) {
-  TableState& state = states_[snapshot.seed()];
-  if (state.generation != snapshot.generation()) state = {snapshot.generation(), {}};
+FetchMode ProbeEngine::mode(const Snapshot& snapshot) {
+  switch (options_.prefetch) {
+    case PrefetchChoice::kAuto:
+      break;
+    case PrefetchChoice::kAlways:
+      return FetchMode::kAsking;
+    case PrefetchChoice::kNever:
+      return FetchMode::kSilent;
+  }
+  return StateOf(snapshot.seed(), snapshot.generation()).mode;
+}
+
+FetchState& ProbeEngine::StateOf(uint64_t seed, uint64_t generation) {
+  TableState& state = states_[seed];
+  if (state.generation != generation) state = {generation, {}};
   return state.fetch;
 }
 
 void ProbeEngine::Settle(const Snapshot& snapshot) {
-  if (!begun_) {
+  SettleSilent();
+  SettleTable(snapshot.seed(), snapshot.generation());
+}
+
+// Single lookups are counted by how far the countdown went.
+void ProbeEngine::SettleSilent() {
+  if (silent_.places != 0) {
+    const uint64_t lookups = kLookupsASettle - lookups_left_;
+    counted_.keys += lookups;
+    counted_.places += lookups * silent_.places;
+    SettleTable(silent_.seed, silent_.generation);
+  } else if (!begun_) {
     begun_ = true;
     thread_begin_ = ThreadFetchCost();
   }
-  // Single lookups are counted by how far the countdown went.
-  const uint64_t lookups = silent_ == nullptr ? 0 : kLookupsASettle - lookups_left_;
-  counted_.keys += lookups;
-  counted_.places += lookups * PlacesOf(snapshot);
-  counted_.asked = prefetcher_.pages_asked();
-  silent_ = nullptr;
-  lookups_left_ = kLookupsASettle;
+  silent_ = {};
+}
+
+void ProbeEngine::SettleTable(uint64_t seed, uint64_t generation) {
   FetchCost now = ThreadFetchCost() - thread_begin_;
   now.keys = counted_.keys;
   now.places = counted_.places;
-  now.asked = counted_.asked;
+  now.asked = prefetcher_.pages_asked();
   const FetchCost cost = now - settled_;
   settled_ = now;
-  if (options_.prefetch != PrefetchChoice::kAuto) return;
-  FetchState& state = StateOf(snapshot);
+  FetchState& state = StateOf(seed, generation);
   state = NextFetchState(state, cost);
 }
 
 bool ProbeEngine::LookupOnce(const Snapshot& snapshot, std::span<const std::string_view> keys,
                              LookupResults* results, const LookupLimits& limits) {
-  if (silent_ != nullptr || !begun_) Settle(snapshot);
+  SettleSilent();
   const bool has_values = snapshot.schema().value_kind != ValueKind::kNone;
   results->outcomes.resize(keys.size());
   results->doc_ids.resize(keys.size());
@@ -176,13 +196,11 @@ bool ProbeEngine::LookupOnce(const Snapshot& snapshot, std::span<const std::stri
     hashes_.resize(keys.size());
     HashMany(keys, snapshot.seed(), hashes_.data());
     size_t done = 0;
-    if (options_.prefetch == PrefetchChoice::kNever ||
-        (options_.prefetch == PrefetchChoice::kAuto &&
-         StateOf(snapshot).mode == FetchMode::kSilent)) {
+    if (mode(snapshot) == FetchMode::kSilent) {
       done = LookupSilently(snapshot, keys, results);
     }
     if (done < keys.size()) finished = LookupAsking(snapshot, keys, done, results, limits);
-    if (UsesFilters(snapshot)) snapshot.TouchEnds();
+    if (finished && UsesFilters(snapshot)) snapshot.TouchEnds();
     // What the last batch asked for, the next one is likely to.
     const auto found = static_cast<size_t>(
         std::count(results->outcomes.begin(), results->outcomes.end(), Outcome::kFound));
@@ -246,7 +264,7 @@ size_t ProbeEngine::LookupSilently(const Snapshot& snapshot, std::span<const std
     const auto now = Clock::now();
     if (now - before > kSlowTile) [[unlikely]] {
       Settle(snapshot);
-      if (StateOf(snapshot).mode == FetchMode::kAsking) return begin + tile_.count;
+      if (mode(snapshot) == FetchMode::kAsking) return begin + tile_.count;
     }
     before = now;
   }
@@ -286,8 +304,11 @@ bool ProbeEngine::FetchRecords(bool may_wait, Tile* tile) {
   for (size_t n = 0; n < tile->pointing_count; ++n) {
     const uint8_t i = tile->pointing[n];
     const uint8_t* const record = RecordAddress(*tile, i);
-    // Where it ends is not known yet; all but long ones end on the same page.
-    if (record != nullptr) prefetcher_.Want(tile->partitions[i]->segment->file(), record, 1);
+    // Where it ends is not known yet, but for the wanted key's own record.
+    if (record != nullptr) {
+      prefetcher_.Want(tile->partitions[i]->segment->file(), record,
+                       kRecordFieldsBytesMax + tile->keys[i].size());
+    }
   }
   return prefetcher_.Ask(may_wait);
 }

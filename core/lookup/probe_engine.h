@@ -37,7 +37,8 @@ struct ProbeEngineOptions {
 
 // What a lookup may take.
 struct LookupLimits {
-  // False: it gives up as soon as it would have to wait for the disk.
+  // False: it gives up when lines, records or values are cold. Where they were warm so far, it
+  // notices after a tile; filters and pilots it reads in any case.
   bool may_wait = true;
   // Asked between waves of pages, if set; true ends the lookup, and the outcome of keys that are
   // not done is kStopped.
@@ -66,11 +67,13 @@ class ProbeEngine {
                  const LookupLimits& limits = {});
 
   // Counts what the lookups since the last call cost the thread, and judges by it. Batches do so in
-  // the end; single lookups now and then.
+  // the end, but with kNever; single lookups now and then. What else the thread reads in between
+  // counts as well.
   void Settle(const Snapshot& snapshot);
   // Of all lookups so far, as far as they are settled.
   const FetchCost& cost() const { return settled_; }
-  FetchMode mode(const Snapshot& snapshot) { return StateOf(snapshot).mode; }
+  // What the next lookup in the snapshot does.
+  FetchMode mode(const Snapshot& snapshot);
 
  private:
   struct TableState {
@@ -96,7 +99,9 @@ class ProbeEngine {
   bool UsesFilters(const Snapshot& snapshot) const {
     return snapshot.segment_map() == nullptr && (snapshot.segments().size() > 1 || filter_pays_);
   }
-  FetchState& StateOf(const Snapshot& snapshot);
+  FetchState& StateOf(uint64_t seed, uint64_t generation);
+  void SettleSilent();
+  void SettleTable(uint64_t seed, uint64_t generation);
 
   // One segment's filter costs a line; it pays when fewer keys than this are found.
   static constexpr size_t kFilterPaysBelowTenths = 3;
@@ -114,9 +119,17 @@ class ProbeEngine {
   FetchCost settled_;
   FetchCost thread_begin_;  // faults and pages read before the first lookup
   bool begun_ = false;
-  // The snapshot that single lookups go on in without a look at faults, and how many more may.
-  const Snapshot* silent_ = nullptr;
-  uint32_t lookups_left_ = 0;
+  // The generation that single lookups go on in without a look at faults, and how many more may.
+  struct {
+    uint64_t seed = 0;
+    uint64_t generation = 0;
+    uint64_t places = 0;  // that one comes to; 0: no generation
+
+    bool Is(const Snapshot& snapshot) const {
+      return places != 0 && generation == snapshot.generation() && seed == snapshot.seed();
+    }
+  } silent_;
+  uint64_t lookups_left_ = 0;
 };
 
 }  // namespace latchkey

@@ -14,8 +14,8 @@ using Clock = std::chrono::steady_clock;
 // Smaller sections are measured whole, of larger ones so many windows, one by chance in each of as
 // many equal parts.
 constexpr uint64_t kWholeBytesMax = uint64_t{16} << 20;
-constexpr uint64_t kWindowBytes = uint64_t{1} << 20;
-constexpr uint64_t kWindows = 32;
+constexpr uint64_t kWindows = 64;
+constexpr uint64_t kWindowBytes = kWholeBytesMax / kWindows;
 // Of what is measured: more that was evicted a moment ago means that memory does not suffice.
 constexpr double kThrashingShare = 0.01;
 // Lookups between two looks that say something about residency, where nothing else does.
@@ -114,7 +114,7 @@ void PrefetchScheduler::Measure(WatchedTable& table, WatchedSection& watched) {
     for (uint64_t i = 0; i < windows; ++i) {
       random_state_ = random_state_ * 6364136223846793005 + 1442695040888963407;
       const uint64_t begin =
-          whole ? 0 : i * part + (random_state_ >> 33) % (part - kWindowBytes / 2);
+          whole ? 0 : i * part + (random_state_ >> 33) % (part - kWindowBytes + 1);
       const auto residency = MeasureResidency(file, table.probe, section.offset + begin,
                                               whole ? section.size_bytes : kWindowBytes);
       if (!residency) return;

@@ -28,8 +28,8 @@ struct Chunk {
   uint64_t size_bytes;
 };
 
-// Index sections first. Nothing of data sections beyond `data_bytes_max`.
-std::vector<Chunk> ChunksOf(const Snapshot& snapshot, WarmUp what, uint64_t data_bytes_max) {
+// Index sections first, then data sections as far as `bytes_left` goes.
+std::vector<Chunk> ChunksOf(const Snapshot& snapshot, WarmUp what, uint64_t bytes_left) {
   std::vector<Chunk> chunks;
   for (const bool data : {false, true}) {
     if (what == WarmUp::kNone || (data && what == WarmUp::kIndex)) break;
@@ -41,8 +41,8 @@ std::vector<Chunk> ChunksOf(const Snapshot& snapshot, WarmUp what, uint64_t data
         const Section& section = segment->header().sections[i];
         for (uint64_t at = 0; at < section.size_bytes; at += kChunkBytes) {
           const uint64_t size_bytes = std::min(kChunkBytes, section.size_bytes - at);
-          if (data && size_bytes > data_bytes_max) return chunks;
-          if (data) data_bytes_max -= size_bytes;
+          if (data && size_bytes > bytes_left) return chunks;
+          bytes_left -= std::min(bytes_left, size_bytes);
           chunks.push_back({segment->file().fd(), section.offset + at, size_bytes});
         }
       }

@@ -155,8 +155,9 @@ uint64_t Segment::ValueBytesAt(const uint8_t* address) const {
       section_data(SectionKind::kValues) + header_.section(SectionKind::kValues).size_bytes;
   uint64_t stored_length;
   const uint8_t* const bytes = LoadVarint(address, end, &stored_length);
-  if (bytes == nullptr) return 1;
-  return static_cast<uint64_t>(bytes - address) + std::min<uint64_t>(stored_length, kValueBytesMax);
+  if (bytes == nullptr || stored_length == 0) return 1;
+  return static_cast<uint64_t>(bytes - address) +
+         std::min<uint64_t>(stored_length - 1, kValueBytesMax);
 }
 
 bool Segment::ReadValue(const RowRef& row, uint64_t hash, std::string_view* value) const {

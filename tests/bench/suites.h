@@ -15,6 +15,9 @@ struct SuiteOptions {
   uint64_t rows = 10'000'000;
   std::vector<KeyShape> shapes{std::begin(kKeyShapes), std::end(kKeyShapes)};
   int rounds = 5;
+  double cold_gib = 4;     // of index in the cold suite
+  std::string cold_table;  // a data folder with such a table; none is built then
+  bool grids = false;      // the seeds' grids too
 };
 
 // Look-ups in memory-resident tables.
@@ -22,6 +25,8 @@ void RunWarmSuite(const SuiteOptions& options, Report* report);
 // Look-ups beside other stores, and beside the memory's limit. A binary that was built without the
 // peers says so and exits.
 void RunPeersSuite(const SuiteOptions& options, Report* report);
+// Look-ups in tables whose pages are on the disk.
+void RunColdSuite(const SuiteOptions& options, Report* report);
 // Building tables.
 void RunBuildSuite(const SuiteOptions& options, Report* report);
 

@@ -1,7 +1,9 @@
 """A server in a control group whose memory does not take the data, as in a container with a limit."""
 
+import json
 import os
 import pathlib
+import re
 import signal
 import unittest
 
@@ -81,6 +83,7 @@ class MemoryGroupTest(RpcTestCase):
         server.address = server.wait_for_log(r' serving address=(\S+)').group(1)
         client = self.connect(server)
         read = faults = asked = 0
+        thrashing = False
         for _ in range(BATCHES):
             numbers = [self.random.randrange(ROWS + ROWS // 10) for _ in range(BATCH)]
             reply = client.call(BATCH_GET, table='t', report_cost=True,
@@ -95,11 +98,17 @@ class MemoryGroupTest(RpcTestCase):
             read += reply.cost.pages_read
             asked += reply.cost.pages_asked
             faults += reply.cost.major_faults
+            out = self.latchkey('status', '--server', server.address, '--json').out
+            thrashing |= json.loads(out)['tables'][0]['thrashing']
         # More was read than the group can hold, so pages went and came again.
         self.assertGreater(read * 4096, LIMIT_BYTES)
         self.assertGreater(asked, read // 2)
         self.assertLess(faults, read // 10)
         self.assertGreater(group.refusals(), 0)
+        # Which the server noticed, where the kernel tells what it evicted.
+        if re.search('residency_probe=cachestat', server.log()):
+            self.assertTrue(thrashing)
+            self.assertIn(' thrashing table=t begins ', server.log())
         self.assertEqual(group.kills(), 0)
         self.assertTrue(server.running())
         server.send_signal(signal.SIGTERM)

@@ -1,0 +1,287 @@
+// Against files of the machine. Where its file system keeps every page in memory (tmpfs), these
+// tests fail and say so.
+#include "core/prefetch/warm_up.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "core/io/fault_guard.h"
+#include "core/prefetch/advice_policy.h"
+#include "core/prefetch/page_cache.h"
+#include "tests/support/status_asserts.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/test_random.h"
+#include "tests/support/test_table.h"
+
+namespace latchkey::test {
+namespace {
+
+constexpr uint64_t kChunkBytes = uint64_t{4} << 20;  // read at a time
+
+std::set<std::string> ThreadsOfThisProcess() {
+  std::set<std::string> threads;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
+    threads.insert(entry.path().filename());
+  }
+  return threads;
+}
+
+struct Progress {
+  uint64_t done_bytes, total_bytes;
+};
+
+// A table of two segments, cold. The values, which come last in a file, are large, so that what the
+// kernel reads ahead of the index does not reach far into them.
+class WarmUpTest : public SeededTest {
+ protected:
+  void SetUp() override {
+    table_ = std::make_unique<TestTable>(PosixFileSystem(), dir_.Path("data"), random_);
+    table_->options.schema.value_kind = ValueKind::kBytes;
+    for (int i = 0; i < 2; ++i) {
+      std::vector<Row> rows;
+      for (std::string& key : DistinctKeys(random_, 120, 16)) {
+        rows.push_back({std::move(key), std::string(100 << 10, 'v')});
+      }
+      ASSERT_OK(i == 0 ? table_->Build(rows) : table_->Append(rows));
+    }
+    ASSERT_OK_AND_ASSIGN(snapshot_, table_->Open());
+    ASSERT_NO_FATAL_FAILURE(MakeCold());
+    options_.on_progress = [this](uint64_t done_bytes, uint64_t total_bytes) {
+      // One thread at a time.
+      EXPECT_FALSE(reporting_.exchange(true));
+      progress_.push_back({done_bytes, total_bytes});
+      reporting_ = false;
+    };
+  }
+
+  Residency ResidencyOf(const Segment& segment, uint64_t offset, uint64_t size_bytes) const {
+    const MappedFile& file = segment.file();
+    const auto residency = MeasureResidency(file, ChooseResidencyProbe(file), offset, size_bytes);
+    EXPECT_TRUE(residency.has_value());
+    return residency.value_or(Residency{});
+  }
+  double ShareOf(SectionKind kind) const {
+    Residency sum;
+    for (const auto& segment : snapshot_->segments()) {
+      const Section& section = segment->header().section(kind);
+      sum += ResidencyOf(*segment, section.offset, section.size_bytes);
+    }
+    return sum.pages == 0 ? -1 : static_cast<double>(sum.resident) / static_cast<double>(sum.pages);
+  }
+  uint64_t BytesOf(bool index, bool data) const {
+    uint64_t bytes = 0;
+    for (const auto& segment : snapshot_->segments()) {
+      for (size_t i = 0; i < kSectionCount; ++i) {
+        const auto kind = static_cast<SectionKind>(i);
+        if ((index && IsIndexSection(kind)) || (data && IsDataSection(kind))) {
+          bytes += segment->header().section(kind).size_bytes;
+        }
+      }
+    }
+    return bytes;
+  }
+
+  // Pages that are mapped stay, so they leave the map first; those under way come in first.
+  void MakeCold() const {
+    for (const auto& segment : snapshot_->segments()) {
+      const MappedFile& file = segment->file();
+      bool cold = false;
+      for (int i = 0; i < 5000 && !cold; ++i) {
+        ::madvise(const_cast<uint8_t*>(file.data()), file.size_bytes(), MADV_DONTNEED);
+        ::posix_fadvise(file.fd(), 0, 0, POSIX_FADV_DONTNEED);
+        cold = ResidencyOf(*segment, 0, file.size_bytes()).resident == 0;
+        if (!cold) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      ASSERT_TRUE(cold) << "the file system of " << testing::TempDir() << " keeps pages in memory";
+    }
+  }
+
+  // From nothing up to `done_bytes` of `total_bytes`, never back.
+  void ExpectProgress(uint64_t done_bytes, uint64_t total_bytes) const {
+    ASSERT_FALSE(progress_.empty());
+    uint64_t before = 0;
+    for (const Progress& progress : progress_) {
+      EXPECT_EQ(progress.total_bytes, total_bytes);
+      EXPECT_GE(progress.done_bytes, before);
+      before = progress.done_bytes;
+    }
+    EXPECT_EQ(before, done_bytes);
+  }
+
+  TempDir dir_;
+  std::unique_ptr<TestTable> table_;
+  std::shared_ptr<const Snapshot> snapshot_;
+  WarmUpOptions options_;
+  std::vector<Progress> progress_;
+  std::atomic<bool> reporting_{false};
+};
+
+TEST(WarmUpNameTest, Names) {
+  EXPECT_EQ(WarmUpName(WarmUp::kNone), "none");
+  EXPECT_EQ(WarmUpName(WarmUp::kIndex), "index");
+  EXPECT_EQ(WarmUpName(WarmUp::kAll), "all");
+}
+
+TEST_F(WarmUpTest, NoneReadsNothing) {
+  options_.what = WarmUp::kNone;
+  EXPECT_OK(WarmUpSnapshot(*snapshot_, options_));
+  EXPECT_TRUE(progress_.empty());
+  for (const auto& segment : snapshot_->segments()) {
+    EXPECT_EQ(ResidencyOf(*segment, 0, segment->file().size_bytes()).resident, 0u);
+  }
+}
+
+TEST_F(WarmUpTest, IndexReadsFiltersAndPilots) {
+  for (const unsigned threads : {0, 1, 4}) {
+    progress_.clear();
+    ASSERT_NO_FATAL_FAILURE(MakeCold());
+    options_.what = WarmUp::kIndex;
+    options_.threads = threads;
+    ASSERT_OK(WarmUpSnapshot(*snapshot_, options_));
+    EXPECT_EQ(ShareOf(SectionKind::kFilter), 1);
+    EXPECT_EQ(ShareOf(SectionKind::kPilots), 1);
+    // But for what the kernel reads ahead.
+    EXPECT_LT(ShareOf(SectionKind::kValues), 0.5);
+    ExpectProgress(BytesOf(true, false), BytesOf(true, false));
+  }
+}
+
+TEST_F(WarmUpTest, AllReadsDataToo) {
+  for (const unsigned threads : {1, 4, 16}) {
+    progress_.clear();
+    ASSERT_NO_FATAL_FAILURE(MakeCold());
+    options_.what = WarmUp::kAll;
+    options_.threads = threads;
+    ASSERT_OK(WarmUpSnapshot(*snapshot_, options_));
+    for (const SectionKind kind :
+         {SectionKind::kFilter, SectionKind::kPilots, SectionKind::kLines, SectionKind::kValues}) {
+      EXPECT_EQ(ShareOf(kind), 1) << SectionName(kind);
+    }
+    ExpectProgress(BytesOf(true, true), BytesOf(true, true));
+    EXPECT_GE(progress_.size(), BytesOf(false, true) / kChunkBytes);
+  }
+}
+
+// The index comes before the data of any segment.
+TEST_F(WarmUpTest, IndexComesFirst) {
+  options_.what = WarmUp::kAll;
+  options_.threads = 1;
+  const uint64_t index_bytes = BytesOf(true, false);
+  bool seen = false;
+  const auto note = options_.on_progress;
+  options_.on_progress = [&](uint64_t done_bytes, uint64_t total_bytes) {
+    note(done_bytes, total_bytes);
+    if (done_bytes < index_bytes || seen) return;
+    seen = true;
+    EXPECT_EQ(done_bytes, index_bytes);
+    EXPECT_EQ(ShareOf(SectionKind::kFilter), 1);
+    EXPECT_EQ(ShareOf(SectionKind::kPilots), 1);
+    EXPECT_LT(ShareOf(SectionKind::kValues), 0.5);
+  };
+  ASSERT_OK(WarmUpSnapshot(*snapshot_, options_));
+  EXPECT_TRUE(seen);
+}
+
+TEST_F(WarmUpTest, IsStopped) {
+  options_.what = WarmUp::kAll;
+  const std::set<std::string> threads_before = ThreadsOfThisProcess();
+  size_t chunks = 0;
+  for (const unsigned threads : {1, 4}) {
+    options_.threads = threads;
+    for (int stop_at = 0;; ++stop_at) {
+      progress_.clear();
+      std::atomic<int> calls{0};
+      options_.should_stop = [&] { return calls++ >= stop_at; };
+      const absl::Status status = WarmUpSnapshot(*snapshot_, options_);
+      EXPECT_EQ(ThreadsOfThisProcess(), threads_before);
+      if (status.ok()) {
+        EXPECT_LE(calls, stop_at);
+        break;
+      }
+      EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
+      // Each thread may have been at a chunk.
+      EXPECT_LE(progress_.size(), stop_at + threads);
+      EXPECT_GE(progress_.size(), size_t{1});
+      chunks = std::max(chunks, progress_.size());
+    }
+  }
+  EXPECT_GE(chunks, BytesOf(false, true) / kChunkBytes);
+}
+
+// Also while it waits for its rate.
+TEST_F(WarmUpTest, IsStoppedWhileItWaits) {
+  options_.what = WarmUp::kAll;
+  options_.bytes_per_s_max = 1;
+  for (const unsigned threads : {1, 4}) {
+    options_.threads = threads;
+    int calls = 0;
+    options_.should_stop = [&] { return ++calls == 5; };
+    EXPECT_EQ(WarmUpSnapshot(*snapshot_, options_).code(), absl::StatusCode::kCancelled);
+  }
+}
+
+TEST_F(WarmUpTest, KeepsToItsRate) {
+  using Clock = std::chrono::steady_clock;
+  constexpr uint64_t kRate = uint64_t{60} << 20;
+  options_.what = WarmUp::kAll;
+  options_.bytes_per_s_max = kRate;
+  for (const unsigned threads : {1, 4}) {
+    ASSERT_NO_FATAL_FAILURE(MakeCold());
+    progress_.clear();
+    options_.threads = threads;
+    const auto begin = Clock::now();
+    const auto note = [&](uint64_t done_bytes, uint64_t total_bytes) {
+      progress_.push_back({done_bytes, total_bytes});
+      const std::chrono::duration<double> elapsed = Clock::now() - begin;
+      EXPECT_LE(static_cast<double>(done_bytes),
+                elapsed.count() * kRate + static_cast<double>(threads * kChunkBytes));
+    };
+    options_.on_progress = note;
+    ASSERT_OK(WarmUpSnapshot(*snapshot_, options_));
+    ExpectProgress(BytesOf(true, true), BytesOf(true, true));
+  }
+}
+
+TEST_F(WarmUpTest, TablesInMemoryNeedNone) {
+  for (const MemoryMode mode : {MemoryMode::kHuge, MemoryMode::kLocked}) {
+    ASSERT_OK_AND_ASSIGN(const auto snapshot,
+                         Snapshot::OpenNewest(PosixFileSystem(), table_->dir(),
+                                              {.memory_mode = mode, .segment_map_bytes_max = 0}));
+    options_.what = WarmUp::kAll;
+    EXPECT_OK(WarmUpSnapshot(*snapshot, options_));
+    EXPECT_TRUE(progress_.empty());
+  }
+}
+
+// What the disk refuses is left to lookups; the rest is read all the same.
+TEST_F(WarmUpTest, WhatCannotBeReadIsLeft) {
+  InstallFaultGuard();
+  const Segment& cut = *snapshot_->segments()[0];
+  const Segment& whole = *snapshot_->segments()[1];
+  ASSERT_EQ(::truncate(cut.path().c_str(), 4096), 0);
+  options_.what = WarmUp::kAll;
+  ASSERT_OK(WarmUpSnapshot(*snapshot_, options_));
+  for (const SectionKind kind : {SectionKind::kFilter, SectionKind::kValues}) {
+    const Section& section = whole.header().section(kind);
+    const Residency residency = ResidencyOf(whole, section.offset, section.size_bytes);
+    EXPECT_EQ(residency.resident, residency.pages);
+  }
+  ASSERT_FALSE(progress_.empty());
+  EXPECT_LT(progress_.back().done_bytes, progress_.back().total_bytes);
+}
+
+}  // namespace
+}  // namespace latchkey::test
