@@ -2,27 +2,18 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 
 #include "absl/status/statusor.h"
 #include "core/build/record_source.h"
+#include "core/build/table_change.h"
 #include "core/io/file_system.h"
 #include "core/segment/format.h"
-#include "core/table/manifest.h"
 
 namespace latchkey {
 
-enum class DuplicateRule {
-  kReject,  // a key that comes twice fails the build
-  kFirst,   // its first row counts
-  kLast,    // its last row counts
-};
-
 enum class LayoutChoice { kAuto, kLine, kPointer };
-
-inline constexpr uint64_t kBuildMemoryBytesMin = uint64_t{16} << 20;
 
 struct BuildOptions {
   std::string data_dir;
@@ -36,15 +27,6 @@ struct BuildOptions {
   uint64_t memory_bytes = uint64_t{256} << 20;
   // Adds a segment that wins over the table's present ones, instead of replacing them.
   bool append = false;
-};
-
-struct BuildProgress {
-  enum class Phase { kRead, kWrite, kCheck };
-  Phase phase = Phase::kRead;
-  uint64_t rows = 0;        // done in this phase
-  uint64_t rows_total = 0;  // 0 if unknown
-  uint64_t bytes = 0;       // of input read, in phase kRead
-  uint64_t bytes_total = 0;
 };
 
 struct BuildResult {
@@ -65,7 +47,6 @@ struct BuildResult {
 // InvalidArgument for options or rows that contradict each other, and for duplicates under kReject;
 // FailedPrecondition when another writer is at work.
 absl::StatusOr<BuildResult> BuildTable(FileSystem& file_system, const BuildOptions& options,
-                                       RecordSource& source,
-                                       const std::function<void(const BuildProgress&)>& progress);
+                                       RecordSource& source, const ProgressFunction& progress);
 
 }  // namespace latchkey

@@ -83,6 +83,12 @@ class FileSystem {
   virtual absl::StatusOr<std::unique_ptr<MappedFile>> Map(const std::string& path) = 0;
   // FailedPrecondition when somebody else holds it.
   virtual absl::StatusOr<std::unique_ptr<FileLock>> Lock(const std::string& path) = 0;
+  // Locks a file that is there, beside others that do the same, and against those who want it for
+  // themselves; waits while one of them has it. Works where nothing can be written. NotFound if
+  // there is no such file, or none any more once it is locked.
+  virtual absl::StatusOr<std::unique_ptr<FileLock>> LockShared(const std::string& path) = 0;
+  // Locks a file that is there against everybody else; null when somebody holds it, shared or not.
+  virtual absl::StatusOr<std::unique_ptr<FileLock>> TryLockExclusive(const std::string& path) = 0;
 
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
   virtual absl::Status Remove(const std::string& path) = 0;

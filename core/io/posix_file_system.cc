@@ -172,6 +172,34 @@ class PosixFileLock final : public FileLock {
   UniqueFd fd_;
 };
 
+// Over NFS only what is open for writing can be locked so; elsewhere what is read-only, too.
+absl::StatusOr<UniqueFd> OpenToLockExclusive(const std::string& path) {
+  auto fd = OpenFd(path, O_RDWR, 0, "open");
+  if (!absl::IsPermissionDenied(fd.status())) return fd;
+  return OpenFd(path, O_RDONLY, 0, "open");
+}
+
+absl::Status Flock(int fd, int operation, const std::string& path, bool* held_by_others) {
+  *held_by_others = false;
+  while (::flock(fd, operation) != 0) {
+    if (errno == EINTR) continue;
+    if (errno != EWOULDBLOCK) return Failed("lock", path);
+    *held_by_others = true;
+    break;
+  }
+  return absl::OkStatus();
+}
+
+// NotFound for an open file that was removed, or replaced. By the name too: some file systems only
+// rename a file that is removed while it is open.
+absl::Status CheckStillThere(int fd, const std::string& path) {
+  struct stat info;
+  if (::fstat(fd, &info) != 0) return Failed("stat", path);
+  if (info.st_nlink == 0) return ErrnoStatus(ENOENT, fmt::format("cannot lock {}", path));
+  if (::stat(path.c_str(), &info) != 0) return Failed("lock", path);
+  return absl::OkStatus();
+}
+
 class Posix final : public FileSystem {
  public:
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
@@ -207,6 +235,23 @@ class Posix final : public FileSystem {
       if (errno != EWOULDBLOCK) return Failed("lock", path);
       return FailedPrecondition("{} is locked: another writer is at work on this table", path);
     }
+    return std::make_unique<PosixFileLock>(std::move(fd));
+  }
+
+  absl::StatusOr<std::unique_ptr<FileLock>> LockShared(const std::string& path) override {
+    LATCHKEY_ASSIGN_OR_RETURN(UniqueFd fd, OpenFd(path, O_RDONLY, 0, "open"));
+    bool held_by_others;
+    LATCHKEY_RETURN_IF_ERROR(Flock(fd.get(), LOCK_SH, path, &held_by_others));
+    LATCHKEY_RETURN_IF_ERROR(CheckStillThere(fd.get(), path));
+    return std::make_unique<PosixFileLock>(std::move(fd));
+  }
+
+  absl::StatusOr<std::unique_ptr<FileLock>> TryLockExclusive(const std::string& path) override {
+    LATCHKEY_ASSIGN_OR_RETURN(UniqueFd fd, OpenToLockExclusive(path));
+    bool held_by_others;
+    LATCHKEY_RETURN_IF_ERROR(Flock(fd.get(), LOCK_EX | LOCK_NB, path, &held_by_others));
+    if (held_by_others) return nullptr;
+    LATCHKEY_RETURN_IF_ERROR(CheckStillThere(fd.get(), path));
     return std::make_unique<PosixFileLock>(std::move(fd));
   }
 

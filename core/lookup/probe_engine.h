@@ -38,7 +38,7 @@ struct ProbeEngineOptions {
 // What a lookup may take.
 struct LookupLimits {
   // False: it gives up when lines, records or values are cold. Where they were warm so far, it
-  // notices after a tile; filters and pilots it reads in any case.
+  // notices after two tiles; filters and pilots it reads in any case.
   bool may_wait = true;
   // Asked between waves of pages, if set; true ends the lookup, and the outcome of keys that are
   // not done is kStopped.

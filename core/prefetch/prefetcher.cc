@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <functional>
+#include <thread>
 #include <tuple>
 
 namespace latchkey {
@@ -61,7 +62,11 @@ bool Prefetcher::Ask(bool may_wait) {
     if (pages.first >= pages.end) return;
     pages.file->ReadAhead(pages.first << kPageShift, (pages.end - pages.first) << kPageShift);
     pages_asked_ += pages.end - pages.first;
-    if (!may_wait && ++ranges % kRangesBetweenChecks == 0) {
+    if (++ranges % kRangesBetweenChecks != 0) return;
+    if (may_wait) {
+      // A wave keeps a processor for milliseconds.
+      std::this_thread::yield();
+    } else {
       waits = ThreadFetchCost().read != read_before;
     }
   };

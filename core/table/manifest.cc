@@ -180,6 +180,10 @@ std::string SegmentFileName(uint64_t generation, size_t index) {
   return fmt::format("g{:08}-{}{}", generation, index, kSegmentSuffix);
 }
 
+bool IsSegmentFileName(std::string_view name) { return SegmentGenerationOf(name) != 0; }
+
+bool IsTemporaryFileName(std::string_view name) { return name.ends_with(kTemporarySuffix); }
+
 std::string EncodeManifest(const Manifest& manifest) {
   Json json;
   json["format"] = kFormat;
@@ -276,6 +280,27 @@ absl::StatusOr<Manifest> ReadNewestManifest(FileSystem& file_system, const std::
   return ReadManifest(file_system, table_dir, generations.back());
 }
 
+absl::StatusOr<HeldManifest> HoldManifest(FileSystem& file_system, const std::string& table_dir,
+                                          uint64_t generation) {
+  HeldManifest held;
+  LATCHKEY_ASSIGN_OR_RETURN(
+      held.lock, file_system.LockShared(JoinPath(table_dir, ManifestFileName(generation))));
+  LATCHKEY_ASSIGN_OR_RETURN(held.manifest, ReadManifest(file_system, table_dir, generation));
+  return held;
+}
+
+absl::StatusOr<HeldManifest> HoldNewestManifest(FileSystem& file_system,
+                                                const std::string& table_dir) {
+  for (uint64_t tried = 0;;) {
+    LATCHKEY_ASSIGN_OR_RETURN(const auto generations, ListGenerations(file_system, table_dir));
+    if (generations.empty()) return NotFound("{} holds no manifest: there is no table", table_dir);
+    auto held = HoldManifest(file_system, table_dir, generations.back());
+    // Gone since it was listed, so there is a newer one.
+    if (!absl::IsNotFound(held.status()) || generations.back() == tried) return held;
+    tried = generations.back();
+  }
+}
+
 absl::Status PublishManifest(FileSystem& file_system, const std::string& table_dir,
                              const Manifest& manifest) {
   const std::string path = JoinPath(table_dir, ManifestFileName(manifest.generation));
@@ -302,7 +327,7 @@ absl::Status RemoveOrphans(FileSystem& file_system, const std::string& table_dir
   LATCHKEY_ASSIGN_OR_RETURN(const std::vector<std::string> names, file_system.List(table_dir));
   for (const std::string& name : names) {
     // A manifest names no file of a later generation than its own.
-    const bool orphan = name.ends_with(kTemporarySuffix) || SegmentGenerationOf(name) > newest;
+    const bool orphan = IsTemporaryFileName(name) || SegmentGenerationOf(name) > newest;
     if (orphan) LATCHKEY_RETURN_IF_ERROR(file_system.Remove(JoinPath(table_dir, name)));
   }
   return absl::OkStatus();

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -46,6 +47,10 @@ absl::StatusOr<Manifest> DecodeManifest(std::string_view text);
 
 std::string ManifestFileName(uint64_t generation);
 std::string SegmentFileName(uint64_t generation, size_t index);
+// Whether it is a name that SegmentFileName gives.
+bool IsSegmentFileName(std::string_view name);
+// Whether it is one of what writers make on the way, which is of no use to anybody else.
+bool IsTemporaryFileName(std::string_view name);
 
 // OK for 1 to kTableNameBytesMax letters, digits, '-', '_', '.', not beginning with '.'.
 absl::Status ValidateTableName(std::string_view name);
@@ -61,6 +66,17 @@ absl::StatusOr<Manifest> ReadManifest(FileSystem& file_system, const std::string
                                       uint64_t generation);
 // The newest generation's; NotFound if the table has none.
 absl::StatusOr<Manifest> ReadNewestManifest(FileSystem& file_system, const std::string& table_dir);
+
+// A manifest of a generation that stays as long as this lives: Gc removes none that is held.
+struct HeldManifest {
+  Manifest manifest;
+  std::unique_ptr<FileLock> lock;
+};
+absl::StatusOr<HeldManifest> HoldManifest(FileSystem& file_system, const std::string& table_dir,
+                                          uint64_t generation);
+// The newest generation's, also when others publish and remove meanwhile.
+absl::StatusOr<HeldManifest> HoldNewestManifest(FileSystem& file_system,
+                                                const std::string& table_dir);
 
 // Publishes: writes aside, syncs, renames, syncs the folder. The segment files must be synced
 // already.

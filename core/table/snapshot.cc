@@ -43,7 +43,22 @@ absl::StatusOr<std::shared_ptr<const Snapshot>> Snapshot::Open(FileSystem& file_
                                                                Manifest manifest,
                                                                const SnapshotOptions& options,
                                                                const Snapshot* previous) {
-  std::shared_ptr<Snapshot> snapshot(new Snapshot(std::move(manifest)));
+  const std::string path = JoinPath(table_dir, ManifestFileName(manifest.generation));
+  auto lock = file_system.LockShared(path);
+  if (absl::IsNotFound(lock.status())) {
+    return NotFound("{}: it is gone: generation {} was removed", path, manifest.generation);
+  }
+  LATCHKEY_RETURN_IF_ERROR(lock.status());
+  return OpenHeld(file_system, table_dir, {std::move(manifest), *std::move(lock)}, options,
+                  previous);
+}
+
+absl::StatusOr<std::shared_ptr<const Snapshot>> Snapshot::OpenHeld(FileSystem& file_system,
+                                                                   const std::string& table_dir,
+                                                                   HeldManifest held,
+                                                                   const SnapshotOptions& options,
+                                                                   const Snapshot* previous) {
+  std::shared_ptr<Snapshot> snapshot(new Snapshot(std::move(held)));
   snapshot->memory_mode_ = options.memory_mode;
   for (const SegmentRef& ref : snapshot->manifest_.segments) {
     LATCHKEY_ASSIGN_OR_RETURN(
@@ -67,8 +82,8 @@ absl::StatusOr<std::shared_ptr<const Snapshot>> Snapshot::Open(FileSystem& file_
 
 absl::StatusOr<std::shared_ptr<const Snapshot>> Snapshot::OpenNewest(
     FileSystem& file_system, const std::string& table_dir, const SnapshotOptions& options) {
-  LATCHKEY_ASSIGN_OR_RETURN(Manifest manifest, ReadNewestManifest(file_system, table_dir));
-  return Open(file_system, table_dir, std::move(manifest), options);
+  LATCHKEY_ASSIGN_OR_RETURN(HeldManifest held, HoldNewestManifest(file_system, table_dir));
+  return OpenHeld(file_system, table_dir, std::move(held), options, nullptr);
 }
 
 void Snapshot::MakeSegmentMap(uint64_t bytes_max, const Snapshot* previous) {

@@ -23,10 +23,11 @@ struct SnapshotOptions {
 // lives.
 class Snapshot {
  public:
-  // Opens every segment that `manifest` names in `table_dir`. Fails as a whole if any can't be
-  // opened, is not the file that the manifest means, or belongs to another table; errors name the
-  // file. `previous`, an older generation of the table, may be null: its segment map is extended
-  // where this one only adds segments.
+  // Opens every segment that `manifest` names in `table_dir`. As long as it lives, Gc leaves the
+  // generation alone; NotFound if its manifest is not there any more. Fails as a whole if any can't
+  // be opened, is not the file that the manifest means, or belongs to another table; errors name
+  // the file. `previous`, an older generation of the table, may be null: its segment map is
+  // extended where this one only adds segments.
   static absl::StatusOr<std::shared_ptr<const Snapshot>> Open(FileSystem& file_system,
                                                               const std::string& table_dir,
                                                               Manifest manifest,
@@ -62,9 +63,16 @@ class Snapshot {
   uint64_t segment_map_bytes() const { return segment_map_ ? segment_map_->size_bytes() : 0; }
 
  private:
-  explicit Snapshot(Manifest manifest) : manifest_(std::move(manifest)) {}
+  explicit Snapshot(HeldManifest held)
+      : lock_(std::move(held.lock)), manifest_(std::move(held.manifest)) {}
+  static absl::StatusOr<std::shared_ptr<const Snapshot>> OpenHeld(FileSystem& file_system,
+                                                                  const std::string& table_dir,
+                                                                  HeldManifest held,
+                                                                  const SnapshotOptions& options,
+                                                                  const Snapshot* previous);
   void MakeSegmentMap(uint64_t bytes_max, const Snapshot* previous);
 
+  const std::unique_ptr<FileLock> lock_;  // shared, of the manifest
   const Manifest manifest_;
   std::vector<std::unique_ptr<const Segment>> segments_;
   std::unique_ptr<const SegmentMap> segment_map_;
