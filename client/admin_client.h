@@ -1,6 +1,7 @@
 // What those who run a remote server ask of it.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -12,5 +13,9 @@ namespace latchkey {
 // the call's own; DeadlineExceeded after `timeout_s`.
 absl::StatusOr<v1::StatusResponse> GetStatus(const std::string& server, const std::string& table,
                                              double timeout_s);
+
+// Has the server open the table's newest generation; returns its number. Errors as above.
+absl::StatusOr<uint64_t> Reload(const std::string& server, const std::string& table,
+                                double timeout_s);
 
 }  // namespace latchkey

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <ctime>
 
+#include "core/base/error.h"
 #include "server/wire.h"
 
 namespace latchkey {
@@ -43,11 +44,12 @@ void Describe(const TableCounts& counts, v1::TableStatus* status) {
 }  // namespace
 
 AdminService::AdminService(const Catalog& catalog, const PrefetchScheduler& scheduler,
-                           const LookupService& lookups, const WarmUpProgress& warm_up)
+                           const LookupService& lookups, Reloader& reloader, Executor& executor)
     : catalog_(catalog),
       scheduler_(scheduler),
       lookups_(lookups),
-      warm_up_(warm_up),
+      reloader_(reloader),
+      executor_(executor),
       start_unix_s_(std::time(nullptr)) {}
 
 grpc::ServerUnaryReactor* AdminService::Status(grpc::CallbackServerContext* context,
@@ -56,8 +58,8 @@ grpc::ServerUnaryReactor* AdminService::Status(grpc::CallbackServerContext* cont
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   response->set_serving(lookups_.serving());
   response->set_start_unix_s(start_unix_s_);
-  response->mutable_warm_up()->set_done_bytes(warm_up_.done_bytes);
-  response->mutable_warm_up()->set_total_bytes(warm_up_.total_bytes);
+  response->mutable_warm_up()->set_done_bytes(reloader_.warm_up().done_bytes);
+  response->mutable_warm_up()->set_total_bytes(reloader_.warm_up().total_bytes);
   for (const TableReport& report : scheduler_.Report()) {
     if (!request->table().empty() && request->table() != report.table) continue;
     v1::TableStatus* const status = response->add_tables();
@@ -66,11 +68,29 @@ grpc::ServerUnaryReactor* AdminService::Status(grpc::CallbackServerContext* cont
     if (const auto snapshot = catalog_.Acquire(report.table)) {
       status->set_memory_mode(std::string(MemoryModeName(snapshot->memory_mode())));
     }
+    status->set_reload_error(Message(reloader_.LastError(report.table)));
     Describe(report, status);
     Describe(lookups_.CountsOf(report.table), status);
   }
   const bool found = request->table().empty() || response->tables_size() > 0;
   reactor->Finish(ToGrpcStatus(found ? absl::OkStatus() : NoSuchTable(request->table())));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* AdminService::Reload(grpc::CallbackServerContext* context,
+                                               const v1::ReloadRequest* request,
+                                               v1::ReloadResponse* response) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  if (!lookups_.serving()) {
+    reactor->Finish(ToGrpcStatus(absl::UnavailableError("the server is opening its tables")));
+    return reactor;
+  }
+  const bool queued = executor_.Submit([this, reactor, request, response](Worker&) {
+    const auto generation = reloader_.Reload(request->table());
+    if (generation.ok()) response->set_generation(*generation);
+    reactor->Finish(ToGrpcStatus(generation.status()));
+  });
+  if (!queued) reactor->Finish(ToGrpcStatus(absl::ResourceExhaustedError("the server is busy")));
   return reactor;
 }
 

@@ -9,19 +9,17 @@
 #include <chrono>
 #include <thread>
 
-#include "core/base/error.h"
 #include "core/base/status_macros.h"
 #include "core/prefetch/prefetch_scheduler.h"
-#include "core/prefetch/warm_up.h"
 #include "server/admin_service.h"
 #include "server/executor.h"
 #include "server/lookup_service.h"
+#include "server/reloader.h"
 
 namespace latchkey {
 namespace {
 
 constexpr std::chrono::milliseconds kGoodbyeTime(500);
-constexpr std::chrono::seconds kProgressTime(2);  // between two lines of the log
 // Threads that wait for the disk take little of a processor, but should take none from the others.
 constexpr unsigned kColdThreadsMin = 8;
 constexpr int kColdNiceness = 10;
@@ -32,9 +30,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
                                                       const std::function<bool()>& should_stop) {
   std::unique_ptr<Server> server(new Server(options));
   LATCHKEY_RETURN_IF_ERROR(server->Listen());
-  LATCHKEY_RETURN_IF_ERROR(server->OpenTables(should_stop));
+  LATCHKEY_RETURN_IF_ERROR(server->reloader_->OpenAll(should_stop));
   server->lookup_service_->Begin();
   server->grpc_server_->GetHealthCheckService()->SetServingStatus(true);
+  server->reloader_->StartWatching();
   return server;
 }
 
@@ -55,69 +54,12 @@ Server::Server(const ServerOptions& options) : options_(options) {
     return lookup_service_->CountsOf(table).cost;
   };
   scheduler_ = std::make_unique<PrefetchScheduler>(std::move(scheduler_options));
-  warm_up_ = std::make_unique<WarmUpProgress>();
-  admin_service_ =
-      std::make_unique<AdminService>(catalog_, *scheduler_, *lookup_service_, *warm_up_);
+  reloader_ = std::make_unique<Reloader>(options_, catalog_, *scheduler_);
+  admin_service_ = std::make_unique<AdminService>(catalog_, *scheduler_, *lookup_service_,
+                                                  *reloader_, *cold_executor_);
 }
 
 Server::~Server() { Drain(); }
-
-absl::Status Server::OpenTables(const std::function<bool()>& should_stop) {
-  FileSystem& file_system = PosixFileSystem();
-  LATCHKEY_ASSIGN_OR_RETURN(const auto tables, ListTables(file_system, options_.data_dir));
-  if (tables.empty() && !options_.allow_empty) {
-    return NotFound(
-        "{} holds no table; build one with 'latchkey build', or start with --allow-empty",
-        options_.data_dir);
-  }
-  for (const std::string& table : tables) {
-    const auto begin = std::chrono::steady_clock::now();
-    LATCHKEY_ASSIGN_OR_RETURN(auto snapshot,
-                              Snapshot::OpenNewest(file_system, JoinPath(options_.data_dir, table),
-                                                   options_.OptionsOf(table)));
-    const std::chrono::duration<double, std::milli> elapsed =
-        std::chrono::steady_clock::now() - begin;
-    spdlog::info(
-        "table opened table={} generation={} segments={} rows={} memory_mode={} huge_mib={} "
-        "segment_map_mib={} ms={:.1f}",
-        table, snapshot->generation(), snapshot->segments().size(), snapshot->row_count(),
-        MemoryModeName(snapshot->memory_mode()), snapshot->huge_bytes() >> 20,
-        snapshot->segment_map_bytes() >> 20, elapsed.count());
-    if (!snapshot->segment_map_status().ok()) {
-      spdlog::warn("table {} has no segment map, and is slower for it: {}", table,
-                   Message(snapshot->segment_map_status()));
-    }
-    LATCHKEY_RETURN_IF_ERROR(WarmUpTable(table, *snapshot, should_stop));
-    if (options_.prefetch != PrefetchChoice::kNever) scheduler_->Watch(table, snapshot);
-    catalog_.Publish(table, std::move(snapshot));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Server::WarmUpTable(const std::string& table, const Snapshot& snapshot,
-                                 const std::function<bool()>& should_stop) {
-  const auto begin = std::chrono::steady_clock::now();
-  auto said = begin;
-  const uint64_t done_before = warm_up_->done_bytes, total_before = warm_up_->total_bytes;
-  WarmUpOptions options;
-  options.what = options_.warm_up;
-  options.bytes_per_s_max = options_.warm_up_mib_per_s_max << 20;
-  options.should_stop = should_stop;
-  options.on_progress = [&](uint64_t done_bytes, uint64_t total_bytes) {
-    warm_up_->done_bytes = done_before + done_bytes;
-    warm_up_->total_bytes = total_before + total_bytes;
-    const auto now = std::chrono::steady_clock::now();
-    if (now - said < kProgressTime) return;
-    said = now;
-    spdlog::info("warming up table={} mib={} of={}", table, done_bytes >> 20, total_bytes >> 20);
-  };
-  LATCHKEY_RETURN_IF_ERROR(WarmUpSnapshot(snapshot, options));
-  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
-  spdlog::info("warmed up table={} what={} mib={} seconds={:.1f}", table,
-               WarmUpName(options_.warm_up), (warm_up_->done_bytes - done_before) >> 20,
-               elapsed.count());
-  return absl::OkStatus();
-}
 
 absl::Status Server::Listen() {
   grpc::EnableDefaultHealthCheckService(true);
@@ -154,6 +96,7 @@ absl::Status Server::Listen() {
 void Server::Drain() {
   if (grpc_server_ == nullptr) return;
   grpc_server_->GetHealthCheckService()->SetServingStatus(false);
+  reloader_->Stop();
   lookup_service_->Drain(std::chrono::system_clock::now() + std::chrono::seconds(options_.drain_s));
   // gRPC waits for the connections too, until this deadline: a client that is idle may not notice
   // that it should go.

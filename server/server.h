@@ -20,13 +20,14 @@ class AdminService;
 class Executor;
 class LookupService;
 class PrefetchScheduler;
-struct WarmUpProgress;
+class Reloader;
 
 class Server {
  public:
   // Listens, opens every table of the data directory, warms them up, and begins to serve. Until
   // then it says NOT_SERVING and refuses look-ups. Errors name the table's file, or the address
   // that can't be listened on; nothing is left running then. Cancelled when `should_stop` said so.
+  // From then on new generations are taken over as they come.
   static absl::StatusOr<std::unique_ptr<Server>> Start(
       const ServerOptions& options,
       const std::function<bool()>& should_stop = [] { return false; });
@@ -43,17 +44,14 @@ class Server {
  private:
   explicit Server(const ServerOptions& options);
   absl::Status Listen();
-  absl::Status OpenTables(const std::function<bool()>& should_stop);
-  absl::Status WarmUpTable(const std::string& table, const Snapshot& snapshot,
-                           const std::function<bool()>& should_stop);
 
   const ServerOptions options_;
   Catalog catalog_;
   std::unique_ptr<Executor> warm_executor_;
   std::unique_ptr<Executor> cold_executor_;
   std::unique_ptr<LookupService> lookup_service_;
-  std::unique_ptr<WarmUpProgress> warm_up_;
   std::unique_ptr<PrefetchScheduler> scheduler_;
+  std::unique_ptr<Reloader> reloader_;
   std::unique_ptr<AdminService> admin_service_;
   std::vector<std::string> addresses_;
   std::unique_ptr<grpc::Server> grpc_server_;  // destroyed first: calls use all of the above

@@ -21,6 +21,7 @@ void AddInspectCommand(CLI::App& app, int* exit_code);
 void AddVerifyCommand(CLI::App& app, int* exit_code);
 void AddDumpCommand(CLI::App& app, int* exit_code);
 void AddStatusCommand(CLI::App& app, int* exit_code);
+void AddReloadCommand(CLI::App& app, int* exit_code);
 
 // --server or --data, --table, --timeout-s.
 inline void AddBackendOptions(CLI::App& command, BackendOptions* options) {

@@ -36,6 +36,7 @@ int main(int argc, char** argv) {
   latchkey::AddVerifyCommand(app, &exit_code);
   latchkey::AddDumpCommand(app, &exit_code);
   latchkey::AddStatusCommand(app, &exit_code);
+  latchkey::AddReloadCommand(app, &exit_code);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

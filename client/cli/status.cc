@@ -1,4 +1,4 @@
-// latchkey status
+// latchkey status, latchkey reload
 #include <fmt/chrono.h>
 #include <google/protobuf/util/json_util.h>
 
@@ -33,6 +33,9 @@ void PrintTable(const v1::TableStatus& table) {
       "read, {} waits; {} threads ask for pages, {} are silent",
       table.keys(), table.damaged(), table.places(), table.hit_percent(), table.pages_asked(),
       table.pages_read(), table.major_faults(), table.threads_asking(), table.threads_silent()));
+  if (!table.reload_error().empty()) {
+    PutLine("  a newer generation does not serve: " + table.reload_error());
+  }
   for (const std::string& file : table.quarantined()) {
     PutLine(fmt::format("  QUARANTINED {}: pages of its file are lost", file));
   }
@@ -65,7 +68,32 @@ absl::StatusOr<int> RunStatus(const StatusOptions& options) {
   return kExitOk;
 }
 
+absl::StatusOr<int> RunReload(const StatusOptions& options) {
+  LATCHKEY_ASSIGN_OR_RETURN(const uint64_t generation,
+                            Reload(options.server, options.table, options.timeout_s));
+  if (options.json) {
+    PutLine(nlohmann::ordered_json({{"table", options.table}, {"generation", generation}}).dump());
+  } else {
+    PutLine(fmt::format("{}: generation {} serves", options.table, generation));
+  }
+  return kExitOk;
+}
+
 }  // namespace
+
+void AddReloadCommand(CLI::App& app, int* exit_code) {
+  CLI::App* const command =
+      app.add_subcommand("reload", "Have a server open a table's newest generation now");
+  const auto options = std::make_shared<StatusOptions>();
+  options->timeout_s = 600;
+  command->add_option("--server", options->server, "A server: HOST:PORT or unix:PATH")->required();
+  command->add_option("--table", options->table, "The table's name")->required();
+  command->add_option("--timeout-s", options->timeout_s, "Seconds that the call may take")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_flag("--json", options->json, "As one JSON object");
+  command->callback([=] { *exit_code = ExitCodeOf(RunReload(*options)); });
+}
 
 void AddStatusCommand(CLI::App& app, int* exit_code) {
   CLI::App* const command =

@@ -29,6 +29,18 @@ void Catalog::Publish(const std::string& table, std::shared_ptr<const Snapshot> 
   }
 }
 
+void Catalog::Remove(const std::string& table) {
+  const std::lock_guard<std::mutex> publishing(publishing_);
+  for (Slot& slot : slots_) {
+    std::shared_ptr<const Snapshot> removed;  // outlives the lock, as above
+    const std::lock_guard<std::mutex> lock(slot.mutex);
+    const auto found = slot.tables.find(table);
+    if (found == slot.tables.end()) continue;
+    removed = std::move(found->second);
+    slot.tables.erase(found);
+  }
+}
+
 std::vector<std::string> Catalog::Names() const {
   Slot& slot = MySlot();
   const std::lock_guard<std::mutex> lock(slot.mutex);

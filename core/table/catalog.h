@@ -26,6 +26,8 @@ class Catalog {
   // Makes `snapshot` the current one; the one before lives until its last holder lets go. While it
   // runs, other threads may get either.
   void Publish(const std::string& table, std::shared_ptr<const Snapshot> snapshot);
+  // Takes the table out; its snapshot lives until its last holder lets go.
+  void Remove(const std::string& table);
   std::vector<std::string> Names() const;  // sorted
 
  private:

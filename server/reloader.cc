@@ -1,0 +1,185 @@
+#include "server/reloader.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <spdlog/spdlog.h>
+#include <sys/inotify.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/base/status_macros.h"
+#include "core/prefetch/warm_up.h"
+
+namespace latchkey {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kProgressTime(2);  // between two lines of the log
+constexpr int kLookMs = 1000;
+
+}  // namespace
+
+Reloader::Reloader(const ServerOptions& options, Catalog& catalog, PrefetchScheduler& scheduler)
+    : options_(options), catalog_(catalog), scheduler_(scheduler) {}
+
+void Reloader::Stop() {
+  stopping_ = true;
+  if (watcher_.joinable()) {
+    (void)!::write(wake_fds_[1], "", 1);
+    watcher_.join();
+  }
+  for (int& fd : wake_fds_) {
+    if (fd >= 0) ::close(std::exchange(fd, -1));
+  }
+}
+
+absl::Status Reloader::OpenAll(const std::function<bool()>& should_stop) {
+  LATCHKEY_ASSIGN_OR_RETURN(const auto tables, ListTables(PosixFileSystem(), options_.data_dir));
+  if (tables.empty() && !options_.allow_empty) {
+    return NotFound(
+        "{} holds no table; build one with 'latchkey build', or start with --allow-empty",
+        options_.data_dir);
+  }
+  should_stop_ = should_stop;
+  for (const std::string& table : tables) LATCHKEY_RETURN_IF_ERROR(Open(table).status());
+  should_stop_ = [this] { return stopping_.load(); };
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> Reloader::Open(const std::string& table) {
+  const std::lock_guard<std::mutex> opening(opening_);
+  FileSystem& file_system = PosixFileSystem();
+  const std::string table_dir = JoinPath(options_.data_dir, table);
+  LATCHKEY_ASSIGN_OR_RETURN(Manifest manifest, ReadNewestManifest(file_system, table_dir));
+  const auto current = catalog_.Acquire(table);
+  const bool same_table = current != nullptr && current->manifest().identity == manifest.identity;
+  if (same_table && current->generation() == manifest.generation) return manifest.generation;
+
+  const auto begin = Clock::now();
+  LATCHKEY_ASSIGN_OR_RETURN(
+      auto snapshot,
+      Snapshot::Open(file_system, table_dir, std::move(manifest), options_.OptionsOf(table),
+                     same_table ? current.get() : nullptr));
+  const std::chrono::duration<double, std::milli> elapsed = Clock::now() - begin;
+  spdlog::info(
+      "table opened table={} generation={} segments={} rows={} memory_mode={} huge_mib={} "
+      "segment_map_mib={} ms={:.1f}",
+      table, snapshot->generation(), snapshot->segments().size(), snapshot->row_count(),
+      MemoryModeName(snapshot->memory_mode()), snapshot->huge_bytes() >> 20,
+      snapshot->segment_map_bytes() >> 20, elapsed.count());
+  if (!snapshot->segment_map_status().ok()) {
+    spdlog::warn("table {} has no segment map, and is slower for it: {}", table,
+                 Message(snapshot->segment_map_status()));
+  }
+  LATCHKEY_RETURN_IF_ERROR(WarmUpTable(table, *snapshot));
+  if (options_.prefetch != PrefetchChoice::kNever) scheduler_.Watch(table, snapshot);
+  const uint64_t generation = snapshot->generation();
+  catalog_.Publish(table, std::move(snapshot));
+  return generation;
+}
+
+absl::Status Reloader::WarmUpTable(const std::string& table, const Snapshot& snapshot) {
+  const auto begin = Clock::now();
+  auto said = begin;
+  const uint64_t done_before = warm_up_.done_bytes, total_before = warm_up_.total_bytes;
+  WarmUpOptions options;
+  options.what = options_.warm_up;
+  options.bytes_per_s_max = options_.warm_up_mib_per_s_max << 20;
+  options.should_stop = should_stop_;
+  options.on_progress = [&](uint64_t done_bytes, uint64_t total_bytes) {
+    warm_up_.done_bytes = done_before + done_bytes;
+    warm_up_.total_bytes = total_before + total_bytes;
+    const auto now = Clock::now();
+    if (now - said < kProgressTime) return;
+    said = now;
+    spdlog::info("warming up table={} mib={} of={}", table, done_bytes >> 20, total_bytes >> 20);
+  };
+  LATCHKEY_RETURN_IF_ERROR(WarmUpSnapshot(snapshot, options));
+  const std::chrono::duration<double> elapsed = Clock::now() - begin;
+  spdlog::info("warmed up table={} what={} mib={} seconds={:.1f}", table,
+               WarmUpName(options_.warm_up), (warm_up_.done_bytes - done_before) >> 20,
+               elapsed.count());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> Reloader::Reload(const std::string& table) {
+  LATCHKEY_RETURN_IF_ERROR(ValidateTableName(table));
+  absl::StatusOr<uint64_t> generation = Open(table);
+  absl::Status status = generation.status();
+  if (absl::IsNotFound(status)) {
+    // Gone as a whole, or one of its files only?
+    const auto generations = ListGenerations(PosixFileSystem(), JoinPath(options_.data_dir, table));
+    if (!generations.ok() || generations->empty()) {
+      if (catalog_.Acquire(table) != nullptr) spdlog::info("table gone table={}", table);
+      catalog_.Remove(table);
+      status = absl::OkStatus();
+    }
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  absl::Status& last = errors_[table];
+  if (status != last && !status.ok() && !absl::IsCancelled(status)) {
+    spdlog::error("table not reloaded table={}, what served before still does: {}", table,
+                  Message(status));
+  }
+  last = status;
+  return generation;
+}
+
+absl::Status Reloader::LastError(const std::string& table) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = errors_.find(table);
+  return found == errors_.end() ? absl::OkStatus() : found->second;
+}
+
+void Reloader::LookAtAll() {
+  // A folder that can't be read at present says nothing about the tables in it.
+  const auto on_disk = ListTables(PosixFileSystem(), options_.data_dir);
+  if (!on_disk.ok()) return;
+  std::vector<std::string> tables = *on_disk;
+  for (const std::string& table : catalog_.Names()) tables.push_back(table);
+  std::sort(tables.begin(), tables.end());
+  tables.erase(std::unique(tables.begin(), tables.end()), tables.end());
+  for (const std::string& table : tables) {
+    if (stopping_) return;
+    (void)Reload(table);
+  }
+}
+
+void Reloader::StartWatching() {
+  if (::pipe2(wake_fds_, O_CLOEXEC) != 0) {
+    spdlog::error("cannot watch for new generations: no pipe is to be had");
+    return;
+  }
+  watcher_ = std::thread([this] { Watch(); });
+}
+
+void Reloader::Watch() {
+  // Without it, as when the user has too many already, looking once a second is all there is.
+  const int inotify = ::inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+  constexpr uint32_t kEvents = IN_MOVED_TO | IN_CLOSE_WRITE | IN_CREATE | IN_DELETE | IN_ONLYDIR;
+  while (!stopping_) {
+    if (inotify >= 0) {
+      // To add one that is there already changes nothing.
+      (void)::inotify_add_watch(inotify, options_.data_dir.c_str(), kEvents);
+      for (const std::string& table : catalog_.Names()) {
+        (void)::inotify_add_watch(inotify, JoinPath(options_.data_dir, table).c_str(), kEvents);
+      }
+    }
+    pollfd waits[2] = {{wake_fds_[0], POLLIN, 0}, {inotify, POLLIN, 0}};
+    (void)::poll(waits, inotify >= 0 ? 2 : 1, kLookMs);
+    if (inotify >= 0) {
+      char events[4096];
+      while (::read(inotify, events, sizeof(events)) > 0) {
+      }
+    }
+    LookAtAll();
+  }
+  if (inotify >= 0) ::close(inotify);
+}
+
+}  // namespace latchkey
