@@ -87,7 +87,9 @@ const std::map<std::string, std::set<std::string>>& Layers() {
       {"core/prefetch", {"core/base", "core/key", "core/io", "core/segment", "core/table"}},
       {"core/lookup",
        {"core/base", "core/key", "core/io", "core/segment", "core/table", "core/prefetch"}},
-      {"core/build", {"core/base", "core/key", "core/io", "core/segment", "core/table"}},
+      // A deletion looks up what it is to delete.
+      {"core/build",
+       {"core/base", "core/key", "core/io", "core/segment", "core/table", "core/lookup"}},
       {"server",
        {"proto", "core/base", "core/key", "core/io", "core/segment", "core/table", "core/prefetch",
         "core/lookup", "core/build"}},

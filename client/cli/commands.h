@@ -15,11 +15,17 @@ namespace latchkey {
 inline constexpr int kExitOk = 0, kExitNotFound = 1, kExitUsage = 2, kExitFailure = 3;
 
 void AddBuildCommand(CLI::App& app, int* exit_code);
+void AddDeleteCommand(CLI::App& app, int* exit_code);
+void AddMergeCommand(CLI::App& app, int* exit_code);
 void AddGetCommand(CLI::App& app, int* exit_code);
 void AddBatchCommand(CLI::App& app, int* exit_code);
 void AddInspectCommand(CLI::App& app, int* exit_code);
 void AddVerifyCommand(CLI::App& app, int* exit_code);
 void AddDumpCommand(CLI::App& app, int* exit_code);
+void AddGenerationsCommand(CLI::App& app, int* exit_code);
+void AddRollbackCommand(CLI::App& app, int* exit_code);
+void AddDiffCommand(CLI::App& app, int* exit_code);
+void AddGcCommand(CLI::App& app, int* exit_code);
 void AddStatusCommand(CLI::App& app, int* exit_code);
 void AddReloadCommand(CLI::App& app, int* exit_code);
 

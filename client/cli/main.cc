@@ -30,11 +30,17 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   int exit_code = latchkey::kExitOk;
   latchkey::AddBuildCommand(app, &exit_code);
+  latchkey::AddDeleteCommand(app, &exit_code);
+  latchkey::AddMergeCommand(app, &exit_code);
   latchkey::AddGetCommand(app, &exit_code);
   latchkey::AddBatchCommand(app, &exit_code);
   latchkey::AddInspectCommand(app, &exit_code);
   latchkey::AddVerifyCommand(app, &exit_code);
   latchkey::AddDumpCommand(app, &exit_code);
+  latchkey::AddGenerationsCommand(app, &exit_code);
+  latchkey::AddRollbackCommand(app, &exit_code);
+  latchkey::AddDiffCommand(app, &exit_code);
+  latchkey::AddGcCommand(app, &exit_code);
   latchkey::AddStatusCommand(app, &exit_code);
   latchkey::AddReloadCommand(app, &exit_code);
   try {

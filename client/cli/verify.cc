@@ -2,59 +2,36 @@
 #include <memory>
 
 #include "client/cli/commands.h"
+#include "client/cli/local_table.h"
 #include "client/cli/row_printer.h"
-#include "core/base/status_macros.h"
 #include "core/lookup/probe_engine.h"
+#include "core/lookup/visible_rows.h"
 #include "core/segment/segment.h"
 
 namespace latchkey {
 namespace {
 
-struct LocalOptions {
-  std::string data_dir;
-  std::string table;
+struct ReadOptions {
+  LocalTable table;
+  uint64_t generation = 0;  // 0: the newest
   bool json = false;
 };
 
-void AddLocalOptions(CLI::App& command, LocalOptions* options) {
-  command.add_option("--data", options->data_dir, "The data directory")->required();
-  command.add_option("--table", options->table, "The table's name")->required();
+void AddReadOptions(CLI::App& command, ReadOptions* options) {
+  AddLocalTable(command, &options->table);
+  command
+      .add_option("--generation", options->generation,
+                  "Which one, as 'latchkey generations' lists them; the newest if not given")
+      ->check(CLI::PositiveNumber);
 }
 
-// Calls `visit(row)` for every row of the table that no newer segment hides.
-template <typename Visit>
-absl::Status ForEachVisibleRow(const Snapshot& snapshot, Visit visit) {
-  const auto& segments = snapshot.segments();
-  for (size_t i = 0; i < segments.size(); ++i) {
-    LATCHKEY_RETURN_IF_ERROR(segments[i]->ForEachRow([&](const StoredRow& row) -> absl::Status {
-      if (row.tombstone) return absl::OkStatus();
-      for (size_t newer = 0; newer < i; ++newer) {
-        RowRef hidden_by;
-        switch (ProbeOne(*segments[newer], /*use_filter=*/true, row.key, row.hash, &hidden_by)) {
-          case Held::kRow:
-          case Held::kTombstone:
-            return absl::OkStatus();
-          case Held::kDamaged:
-            return DataLoss("{}: what it holds for a key can't be read", segments[newer]->path());
-          case Held::kNothing:
-            break;
-        }
-      }
-      return visit(row);
-    }));
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<int> RunVerify(const LocalOptions& options) {
-  LATCHKEY_RETURN_IF_ERROR(ValidateTableName(options.table));
-  const std::string table_dir = JoinPath(options.data_dir, options.table);
-  LATCHKEY_ASSIGN_OR_RETURN(const Manifest manifest,
-                            ReadNewestManifest(PosixFileSystem(), table_dir));
+absl::StatusOr<int> RunVerify(const ReadOptions& options) {
+  const std::string table_dir = options.table.dir();
+  LATCHKEY_ASSIGN_OR_RETURN(const HeldManifest held, HoldLocal(options.table, options.generation));
   // Every block first: it tells most about damage. Then every key, the way a request would look it
   // up.
   size_t damaged_blocks = 0;
-  for (const SegmentRef& ref : manifest.segments) {
+  for (const SegmentRef& ref : held.manifest.segments) {
     const std::string path = JoinPath(table_dir, ref.file);
     std::vector<DamagedBlock> damaged;
     LATCHKEY_RETURN_IF_ERROR(VerifySegmentFile(PosixFileSystem(), path, &damaged));
@@ -69,7 +46,7 @@ absl::StatusOr<int> RunVerify(const LocalOptions& options) {
   if (damaged_blocks > 0) return DataLoss("{}: {} blocks are damaged", table_dir, damaged_blocks);
 
   LATCHKEY_ASSIGN_OR_RETURN(const auto snapshot,
-                            Snapshot::Open(PosixFileSystem(), table_dir, manifest));
+                            Snapshot::Open(PosixFileSystem(), table_dir, held.manifest));
   // On the way to the visible rows every row is read, and counted against the header.
   uint64_t visible = 0;
   LATCHKEY_RETURN_IF_ERROR(ForEachVisibleRow(*snapshot, [&](const StoredRow& row) -> absl::Status {
@@ -80,7 +57,7 @@ absl::StatusOr<int> RunVerify(const LocalOptions& options) {
                     KeyToText(snapshot->schema().key_kind, row.key));
   }));
   if (options.json) {
-    const nlohmann::ordered_json json = {{"table", options.table},
+    const nlohmann::ordered_json json = {{"table", options.table.name},
                                          {"generation", snapshot->generation()},
                                          {"segments", snapshot->segments().size()},
                                          {"rows", snapshot->row_count()},
@@ -88,14 +65,16 @@ absl::StatusOr<int> RunVerify(const LocalOptions& options) {
     PutLine(json.dump());
   } else {
     PutLine(fmt::format("{}: generation {} is sound: {} segments, {} rows, {} keys looked up",
-                        options.table, snapshot->generation(), snapshot->segments().size(),
+                        options.table.name, snapshot->generation(), snapshot->segments().size(),
                         snapshot->row_count(), visible));
   }
   return kExitOk;
 }
 
-absl::StatusOr<int> RunDump(const LocalOptions& options) {
-  LATCHKEY_ASSIGN_OR_RETURN(const auto snapshot, OpenLocalTable(options.data_dir, options.table));
+absl::StatusOr<int> RunDump(const ReadOptions& options) {
+  LATCHKEY_ASSIGN_OR_RETURN(const HeldManifest held, HoldLocal(options.table, options.generation));
+  LATCHKEY_ASSIGN_OR_RETURN(const auto snapshot,
+                            Snapshot::Open(PosixFileSystem(), options.table.dir(), held.manifest));
   const KeyKind kind = snapshot->schema().key_kind;
   LATCHKEY_RETURN_IF_ERROR(ForEachVisibleRow(*snapshot, [&](const StoredRow& row) -> absl::Status {
     std::string line;
@@ -120,8 +99,8 @@ absl::StatusOr<int> RunDump(const LocalOptions& options) {
 void AddVerifyCommand(CLI::App& app, int* exit_code) {
   CLI::App* const command = app.add_subcommand(
       "verify", "Read all of a table against its checksums, and look every key up");
-  const auto options = std::make_shared<LocalOptions>();
-  AddLocalOptions(*command, options.get());
+  const auto options = std::make_shared<ReadOptions>();
+  AddReadOptions(*command, options.get());
   command->add_flag("--json", options->json, "Report as one JSON object");
   command->callback([=] { *exit_code = ExitCodeOf(RunVerify(*options)); });
 }
@@ -129,8 +108,8 @@ void AddVerifyCommand(CLI::App& app, int* exit_code) {
 void AddDumpCommand(CLI::App& app, int* exit_code) {
   CLI::App* const command =
       app.add_subcommand("dump", "Write the rows back out: key, doc id, value, in no stated order");
-  const auto options = std::make_shared<LocalOptions>();
-  AddLocalOptions(*command, options.get());
+  const auto options = std::make_shared<ReadOptions>();
+  AddReadOptions(*command, options.get());
   command->add_flag("--json", options->json, "One JSON object a row");
   command->callback([=] { *exit_code = ExitCodeOf(RunDump(*options)); });
 }

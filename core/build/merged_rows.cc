@@ -215,7 +215,7 @@ absl::Status MergedRows::Spill() {
   for (Source& source : sources_) {
     if (!source.spilled) continue;
     if (partitioner_ == nullptr) {
-      partitioner_ = std::make_unique<Partitioner>(file_system_, spill_path_, memory_bytes_ / 2);
+      partitioner_ = std::make_unique<Partitioner>(file_system_, spill_path_, memory_bytes_ / 4);
     }
     while (source.next_partition < source.segment->partitions().size()) {
       LATCHKEY_RETURN_IF_ERROR(source.Read([&](const TakenRow& row) {
@@ -274,6 +274,7 @@ absl::Status MergedRows::TakeFrom(Source* source, size_t end, std::vector<TakenR
     std::vector<TakenRow>* const to = whole ? rows : &source->kept;
     if (!whole) {
       source->kept.clear();
+      source->kept.reserve(source->partition_rows_max);
       source->kept_begin = 0;
     }
     LATCHKEY_RETURN_IF_ERROR(source->Read([to](const TakenRow& row) {

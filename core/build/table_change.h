@@ -33,7 +33,7 @@ struct BuildProgress {
 };
 using ProgressFunction = std::function<void(const BuildProgress&)>;
 
-// What is known of rows before they are written. Upper bounds, all of it.
+// What is known of rows before they are written: upper bounds, since some may not count.
 struct RowCounts {
   struct Bucket {
     uint64_t rows = 0;
@@ -76,7 +76,7 @@ void ChooseAsIn(const SegmentHeader& newest, SegmentChoices* choices);
 // kLine where it suits rows with such keys.
 Layout AutoLayout(const TableSchema& schema, const RowCounts& counts);
 
-// How many of `buckets` buckets of such rows may be taken at once: 2^10 less the bits returned.
+// How finely such rows are to be split, as 2^bits partitions, to be written within the memory.
 unsigned PartitionBitsFor(const RowCounts& counts, uint64_t memory_bytes);
 
 absl::Status CheckMemoryBytes(uint64_t memory_bytes);

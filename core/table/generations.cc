@@ -49,9 +49,7 @@ class Collector {
     LATCHKEY_ASSIGN_OR_RETURN(const auto generations, SomeGenerations(file_system_, table_dir_));
     const size_t old = generations.size() - std::min(generations.size(), options_.keep);
     result_.kept.assign(generations.begin() + static_cast<ptrdiff_t>(old), generations.end());
-    for (const uint64_t generation : result_.kept) {
-      LATCHKEY_RETURN_IF_ERROR(Stays(generation, Read(generation)));
-    }
+    LATCHKEY_RETURN_IF_ERROR(KeepNewest());
     LATCHKEY_RETURN_IF_ERROR(
         RemoveManifests({generations.begin(), generations.begin() + static_cast<ptrdiff_t>(old)}));
     LATCHKEY_RETURN_IF_ERROR(RemoveFiles());
@@ -74,6 +72,31 @@ class Collector {
     }
     for (const SegmentRef& ref : manifest->segments) needed_.insert(ref.file);
     return absl::OkStatus();
+  }
+
+  absl::Status KeepNewest() {
+    std::string missing;  // of the newest that lacks a file
+    bool whole = false;
+    for (auto generation = result_.kept.rbegin(); generation != result_.kept.rend(); ++generation) {
+      const auto manifest = Read(*generation);
+      LATCHKEY_RETURN_IF_ERROR(Stays(*generation, manifest));
+      const std::string file = MissingFileOf(*manifest);
+      whole |= file.empty();
+      if (missing.empty()) missing = file;
+    }
+    if (whole) return absl::OkStatus();
+    return FailedPrecondition(
+        "nothing is removed, for no generation that would stay is whole: {} is missing, or not all "
+        "there yet",
+        JoinPath(table_dir_, missing));
+  }
+
+  // A file that is not there with the size that it should have; empty if there is none.
+  std::string MissingFileOf(const Manifest& manifest) const {
+    for (const SegmentRef& ref : manifest.segments) {
+      if (SizeOf(JoinPath(table_dir_, ref.file)) != ref.file_bytes) return ref.file;
+    }
+    return "";
   }
 
   absl::Status RemoveManifests(const std::vector<uint64_t>& old) {

@@ -60,7 +60,8 @@ struct GcResult {
 
 // Removes old generations, and files that no remaining one names. The manifests go first, durably:
 // killed in between, it leaves files that the next one removes. Errors: InvalidArgument for keep 0,
-// NotFound if the table has no generation, FailedPrecondition when another writer is at work;
+// NotFound if the table has no generation, FailedPrecondition when another writer is at work, or
+// when all generations that would stay lack files, as one does that is still being copied;
 // and what reading gives of a manifest that stays, for whose files it can't know: then no segment
 // is removed.
 absl::StatusOr<GcResult> Gc(FileSystem& file_system, const std::string& table_dir,

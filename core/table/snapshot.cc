@@ -36,6 +36,20 @@ absl::Status CheckBelongs(const Manifest& manifest, const SegmentRef& ref, const
   return absl::OkStatus();
 }
 
+// The segment that `ref` means, if `previous` has it open in the same way. One that is quarantined
+// is to be opened anew: its file may be sound again.
+std::shared_ptr<const Segment> FindShared(const Snapshot* previous, const std::string& path,
+                                          const SegmentRef& ref, MemoryMode memory_mode) {
+  if (previous == nullptr || previous->memory_mode() != memory_mode) return nullptr;
+  for (const auto& segment : previous->segments()) {
+    if (segment->header().segment_id == ref.segment_id && segment->path() == path &&
+        !segment->quarantined()) {
+      return segment;
+    }
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const Snapshot>> Snapshot::Open(FileSystem& file_system,
@@ -61,9 +75,11 @@ absl::StatusOr<std::shared_ptr<const Snapshot>> Snapshot::OpenHeld(FileSystem& f
   std::shared_ptr<Snapshot> snapshot(new Snapshot(std::move(held)));
   snapshot->memory_mode_ = options.memory_mode;
   for (const SegmentRef& ref : snapshot->manifest_.segments) {
-    LATCHKEY_ASSIGN_OR_RETURN(
-        auto segment,
-        Segment::Open(file_system, JoinPath(table_dir, ref.file), options.memory_mode));
+    const std::string path = JoinPath(table_dir, ref.file);
+    auto segment = FindShared(previous, path, ref, options.memory_mode);
+    if (segment == nullptr) {
+      LATCHKEY_ASSIGN_OR_RETURN(segment, Segment::Open(file_system, path, options.memory_mode));
+    }
     LATCHKEY_RETURN_IF_ERROR(CheckBelongs(snapshot->manifest_, ref, *segment));
     if (options.memory_mode != MemoryMode::kMmap) {
       snapshot->huge_bytes_ += HugePageBytes(segment->file().data(), segment->file().size_bytes());

@@ -26,8 +26,9 @@ class Snapshot {
   // Opens every segment that `manifest` names in `table_dir`. As long as it lives, Gc leaves the
   // generation alone; NotFound if its manifest is not there any more. Fails as a whole if any can't
   // be opened, is not the file that the manifest means, or belongs to another table; errors name
-  // the file. `previous`, an older generation of the table, may be null: its segment map is
-  // extended where this one only adds segments.
+  // the file. `previous`, an older generation of the table, may be null: segments that both have
+  // are shared with it, map and all, and its segment map is extended where this one only adds
+  // segments.
   static absl::StatusOr<std::shared_ptr<const Snapshot>> Open(FileSystem& file_system,
                                                               const std::string& table_dir,
                                                               Manifest manifest,
@@ -42,7 +43,7 @@ class Snapshot {
   const TableSchema& schema() const { return manifest_.schema; }
   uint64_t seed() const { return manifest_.identity.seed; }
   // Newest first.
-  const std::vector<std::unique_ptr<const Segment>>& segments() const { return segments_; }
+  const std::vector<std::shared_ptr<const Segment>>& segments() const { return segments_; }
   // Sum over the segments: a key that several have counts in each.
   uint64_t row_count() const;
   // Whether one of its segments is.
@@ -74,7 +75,7 @@ class Snapshot {
 
   const std::unique_ptr<FileLock> lock_;  // shared, of the manifest
   const Manifest manifest_;
-  std::vector<std::unique_ptr<const Segment>> segments_;
+  std::vector<std::shared_ptr<const Segment>> segments_;  // shared among generations
   std::unique_ptr<const SegmentMap> segment_map_;
   absl::Status segment_map_status_;
   MemoryMode memory_mode_ = MemoryMode::kMmap;

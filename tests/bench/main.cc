@@ -33,8 +33,8 @@ int main(int argc, char** argv) {
           .string();
   bool peers = false;
   app.add_option("--suite", suite,
-                 "warm, peers, cold, build or all; peers: of warm, the comparisons only")
-      ->check(CLI::IsMember({"warm", "peers", "cold", "build", "all"}))
+                 "warm, peers, cold, build, change or all; peers: of warm, the comparisons only")
+      ->check(CLI::IsMember({"warm", "peers", "cold", "build", "change", "all"}))
       ->capture_default_str();
   app.add_flag("--peers", peers, "Compare with other stores too, which are installed first");
   app.add_option("--json", json, "File for the figures as a JSON array");
@@ -70,10 +70,11 @@ int main(int argc, char** argv) {
   if (std::atexit(RemoveScratch) != 0) return 3;
   latchkey::Report report;
   if (suite == "warm" || suite == "all") latchkey::RunWarmSuite(options, &report);
-  if (suite == "peers" || (peers && suite != "build" && suite != "cold"))
+  if (suite == "peers" || (peers && (suite == "warm" || suite == "all")))
     latchkey::RunPeersSuite(options, &report);
   if (suite == "cold" || suite == "all") latchkey::RunColdSuite(options, &report);
   if (suite == "build" || suite == "all") latchkey::RunBuildSuite(options, &report);
+  if (suite == "change" || suite == "all") latchkey::RunChangeSuite(options, &report);
   if (!json.empty() && !report.WriteJson(json)) {
     fmt::print(stderr, "bench: cannot write {}\n", json);
     return 3;

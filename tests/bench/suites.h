@@ -29,5 +29,7 @@ void RunPeersSuite(const SuiteOptions& options, Report* report);
 void RunColdSuite(const SuiteOptions& options, Report* report);
 // Building tables.
 void RunBuildSuite(const SuiteOptions& options, Report* report);
+// Deltas, deletions and merges of tables, and look-ups in what they leave.
+void RunChangeSuite(const SuiteOptions& options, Report* report);
 
 }  // namespace latchkey

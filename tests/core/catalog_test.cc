@@ -143,6 +143,32 @@ TEST_F(CatalogTest, LetsGoWhenTheLastHolderDoes) {
   }
 }
 
+TEST_F(CatalogTest, ARemovedTableIsGoneForEveryThread) {
+  Catalog catalog;
+  std::weak_ptr<const Snapshot> last;
+  {
+    auto snapshot = MakeGeneration(1);
+    last = snapshot;
+    catalog.Publish("t", std::move(snapshot));
+  }
+  catalog.Publish("a", MakeGeneration(2));
+  auto held = catalog.Acquire("t");
+  catalog.Remove("t");
+  catalog.Remove("none");
+  std::atomic<int> wrong = 0;
+  InThreads(kManyThreads, [&] {
+    wrong += catalog.Acquire("t") != nullptr || catalog.Names() != std::vector<std::string>{"a"};
+  });
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(LookupOne(*held, "key").doc_id, 1u) << "whoever holds it may go on";
+  EXPECT_FALSE(last.expired());
+  held = nullptr;
+  EXPECT_TRUE(last.expired());
+  // It may come back.
+  catalog.Publish("t", MakeGeneration(3));
+  EXPECT_EQ(LookupOne(*catalog.Acquire("t"), "key").doc_id, 3u);
+}
+
 TEST_F(CatalogTest, LookupsAndPublishingMayMeet) {
   const std::shared_ptr<const Snapshot> snapshots[] = {MakeGeneration(1),
                                                        MakeGeneration(2, /*with_map=*/true)};

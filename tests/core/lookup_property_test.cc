@@ -199,6 +199,7 @@ class WrittenTable {
 
   absl::StatusOr<std::shared_ptr<const Snapshot>> Open(const SnapshotOptions& options,
                                                        const Snapshot* previous = nullptr) const {
+    LATCHKEY_RETURN_IF_ERROR(PublishManifest(files_, "written", manifest_));
     return Snapshot::Open(files_, "written", manifest_, options, previous);
   }
 

@@ -618,9 +618,15 @@ class CuttingFileSystem final : public FileSystem {
   absl::StatusOr<std::vector<std::string>> List(const std::string& path) override {
     return PosixFileSystem().List(path);
   }
+  absl::StatusOr<std::unique_ptr<FileLock>> LockShared(const std::string& path) override {
+    return PosixFileSystem().LockShared(path);
+  }
   // To open a table changes nothing.
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string&) override { return No(); }
   absl::StatusOr<std::unique_ptr<FileLock>> Lock(const std::string&) override { return No(); }
+  absl::StatusOr<std::unique_ptr<FileLock>> TryLockExclusive(const std::string&) override {
+    return No();
+  }
   absl::Status Rename(const std::string&, const std::string&) override { return No(); }
   absl::Status Remove(const std::string&) override { return No(); }
   absl::Status CreateDirectories(const std::string&) override { return No(); }

@@ -109,6 +109,10 @@ class FakeFileSystem final : public FileSystem {
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string&) override { return No(); }
   absl::StatusOr<std::unique_ptr<MappedFile>> Map(const std::string&) override { return No(); }
   absl::StatusOr<std::unique_ptr<FileLock>> Lock(const std::string&) override { return No(); }
+  absl::StatusOr<std::unique_ptr<FileLock>> LockShared(const std::string&) override { return No(); }
+  absl::StatusOr<std::unique_ptr<FileLock>> TryLockExclusive(const std::string&) override {
+    return No();
+  }
   absl::Status Rename(const std::string&, const std::string&) override { return No(); }
   absl::Status Remove(const std::string&) override { return No(); }
   absl::Status CreateDirectories(const std::string&) override { return No(); }

@@ -435,6 +435,27 @@ TEST_F(SegmentMapOfSnapshotTest, IsMadeAnewAfterAnotherHistory) {
   ExpectRightAnswers(*ours);
 }
 
+TEST_F(SegmentMapOfSnapshotTest, SegmentsAreSharedWithTheGenerationBefore) {
+  BuildThree();
+  ASSERT_OK_AND_ASSIGN(auto previous, table_.Open());
+  ASSERT_OK(table_.Append(RandomRows(50, 50)));
+  ASSERT_OK_AND_ASSIGN(const auto next, Open(5, {}, previous.get()));
+  ASSERT_EQ(next->segments().size(), 4u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(next->segments()[i + 1].get(), previous->segments()[i].get()) << i;
+  }
+  // They outlive the generation that opened them.
+  previous.reset();
+  ExpectRightAnswers(*next);
+  // Not where they shall lie in memory otherwise.
+  const SnapshotOptions huge{.memory_mode = MemoryMode::kHuge};
+  ASSERT_OK_AND_ASSIGN(const auto other, Open(5, huge, next.get()));
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_NE(other->segments()[i].get(), next->segments()[i].get()) << i;
+  }
+  ExpectRightAnswers(*other);
+}
+
 // What is new may be what can't be mapped.
 TEST_F(SegmentMapOfSnapshotTest, IsNotExtendedByASegmentThatHasNoneOrADamagedHashList) {
   BuildThree();
@@ -632,6 +653,7 @@ TEST_F(SnapshotTest, UnknownFilterKindsFilterNothing) {
     const SegmentRef ref = {SegmentFileName(2, 0), header.file_bytes(), header.segment_id,
                             HeaderChecksum(bytes), header.row_count};
     manifest.segments = {ref, ref};
+    ASSERT_OK(PublishManifest(files, table.dir(), manifest));
     ASSERT_OK_AND_ASSIGN(const auto snapshot, Snapshot::Open(files, table.dir(), manifest,
                                                              {.segment_map_bytes_max = 0}));
     ASSERT_EQ(snapshot->segment_map(), nullptr);

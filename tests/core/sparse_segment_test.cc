@@ -290,6 +290,7 @@ TEST_P(SparseSegmentTest, FindsRowsBeyond32Bits) {
     if (expected_by_filter[i].outcome == Outcome::kFound) expected_by_filter[i].value = values[i];
   }
 
+  ASSERT_OK(PublishManifest(PosixFileSystem(), folder_.path(), manifest_));
   ASSERT_OK_AND_ASSIGN(const auto snapshot,
                        Snapshot::Open(PosixFileSystem(), folder_.path(), manifest_));
   const Segment& segment = *snapshot->segments()[0];

@@ -175,6 +175,15 @@ absl::StatusOr<std::unique_ptr<FileLock>> FaultFileSystem::Lock(const std::strin
   return Call("Lock", path, true, [&] { return base_.Lock(path); });
 }
 
+absl::StatusOr<std::unique_ptr<FileLock>> FaultFileSystem::LockShared(const std::string& path) {
+  return Call("LockShared", path, false, [&] { return base_.LockShared(path); });
+}
+
+absl::StatusOr<std::unique_ptr<FileLock>> FaultFileSystem::TryLockExclusive(
+    const std::string& path) {
+  return Call("TryLockExclusive", path, false, [&] { return base_.TryLockExclusive(path); });
+}
+
 absl::Status FaultFileSystem::Rename(const std::string& from, const std::string& to) {
   return Call("Rename", from, false, [&]() -> absl::Status {
     LATCHKEY_CHECK(FolderOf(from) == FolderOf(to));
@@ -255,8 +264,8 @@ void FaultFileSystem::LoseUnsynced(Random* random) {
   }
   for (const auto& [path, node] : nodes_) {
     if (node->bytes == node->synced) continue;
-    Rewrite(path, random == nullptr ? node->synced
-                                    : SomePagesLost(node->bytes, node->synced, *random));
+    Rewrite(path,
+            random == nullptr ? node->synced : SomePagesLost(node->bytes, node->synced, *random));
   }
   unsynced_names_.clear();
   nodes_.clear();

@@ -41,6 +41,8 @@ class FaultFileSystem final : public FileSystem {
   absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) override;
   absl::StatusOr<std::unique_ptr<MappedFile>> Map(const std::string& path) override;
   absl::StatusOr<std::unique_ptr<FileLock>> Lock(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<FileLock>> LockShared(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<FileLock>> TryLockExclusive(const std::string& path) override;
   absl::Status Rename(const std::string& from, const std::string& to) override;
   absl::Status Remove(const std::string& path) override;
   absl::Status CreateDirectories(const std::string& path) override;
@@ -58,7 +60,7 @@ class FaultFileSystem final : public FileSystem {
   };
   // A change of names in a folder, not yet synced.
   struct NameChange {
-    std::string from, to;                  // one is empty for a file created or removed
+    std::string from, to;  // one is empty for a file created or removed
     std::shared_ptr<Node> replaced_or_removed;
   };
 

@@ -72,18 +72,24 @@ class MemoryMappedFile final : public MappedFile {
   const std::unique_ptr<uint8_t[]> copy_;
 };
 
-class MemoryFileLock final : public FileLock {
+}  // namespace
+
+class MemoryFileSystem::MemoryFileLock final : public FileLock {
  public:
-  MemoryFileLock(std::set<std::string>& locked, std::string path)
-      : locked_(locked), path_(std::move(path)) {}
-  ~MemoryFileLock() override { locked_.erase(path_); }
+  // `by`: 1, or kExclusive.
+  MemoryFileLock(std::shared_ptr<Locks> locks, std::shared_ptr<std::string> file, int by)
+      : locks_(std::move(locks)), file_(std::move(file)), by_(by) {
+    (*locks_)[file_] += by_;
+  }
+  ~MemoryFileLock() override {
+    if (((*locks_)[file_] -= by_) == 0) locks_->erase(file_);
+  }
 
  private:
-  std::set<std::string>& locked_;
-  const std::string path_;
+  const std::shared_ptr<Locks> locks_;
+  const std::shared_ptr<std::string> file_;
+  const int by_;
 };
-
-}  // namespace
 
 absl::Status MemoryFileSystem::CheckFolderOf(const std::string& path) const {
   if (folders_.contains(FolderOf(path))) return absl::OkStatus();
@@ -123,8 +129,27 @@ absl::StatusOr<std::unique_ptr<MappedFile>> MemoryFileSystem::Map(const std::str
 absl::StatusOr<std::unique_ptr<FileLock>> MemoryFileSystem::Lock(const std::string& path) {
   LATCHKEY_RETURN_IF_ERROR(CheckFolderOf(path));
   files_.try_emplace(path, std::make_shared<std::string>());
-  if (!locked_.insert(path).second) return FailedPrecondition("{} is locked", path);
-  return std::make_unique<MemoryFileLock>(locked_, path);
+  LATCHKEY_ASSIGN_OR_RETURN(auto lock, TryLockExclusive(path));
+  if (lock == nullptr) return FailedPrecondition("{} is locked", path);
+  return lock;
+}
+
+absl::StatusOr<std::unique_ptr<FileLock>> MemoryFileSystem::LockShared(const std::string& path) {
+  const auto found = files_.find(path);
+  if (found == files_.end()) return Failed(ENOENT, "open", path);
+  const auto lock = locks_->find(found->second);
+  if (lock != locks_->end() && lock->second == kExclusive) {
+    return FailedPrecondition("{} is locked", path);
+  }
+  return std::make_unique<MemoryFileLock>(locks_, found->second, 1);
+}
+
+absl::StatusOr<std::unique_ptr<FileLock>> MemoryFileSystem::TryLockExclusive(
+    const std::string& path) {
+  const auto found = files_.find(path);
+  if (found == files_.end()) return Failed(ENOENT, "open", path);
+  if (locks_->contains(found->second)) return nullptr;
+  return std::make_unique<MemoryFileLock>(locks_, found->second, kExclusive);
 }
 
 absl::Status MemoryFileSystem::Rename(const std::string& from, const std::string& to) {

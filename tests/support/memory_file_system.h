@@ -19,7 +19,11 @@ class MemoryFileSystem final : public FileSystem {
   absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) override;
   // The file's bytes as they are now: what is written later does not show.
   absl::StatusOr<std::unique_ptr<MappedFile>> Map(const std::string& path) override;
+  // As flock has it, locks are of the file, not of its name; but where another lock is in the way
+  // of a shared one, that fails instead of waiting for ever.
   absl::StatusOr<std::unique_ptr<FileLock>> Lock(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<FileLock>> LockShared(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<FileLock>> TryLockExclusive(const std::string& path) override;
   absl::Status Rename(const std::string& from, const std::string& to) override;
   absl::Status Remove(const std::string& path) override;
   absl::Status CreateDirectories(const std::string& path) override;
@@ -39,7 +43,11 @@ class MemoryFileSystem final : public FileSystem {
 
   std::map<std::string, std::shared_ptr<std::string>> files_;
   std::set<std::string> folders_ = {""};
-  std::set<std::string> locked_;
+  // Of each locked file, how many hold it shared; or kExclusive. Locks may outlive the file system.
+  using Locks = std::map<std::shared_ptr<std::string>, int>;
+  static constexpr int kExclusive = -1;
+  class MemoryFileLock;
+  std::shared_ptr<Locks> locks_ = std::make_shared<Locks>();
 };
 
 }  // namespace latchkey::test
