@@ -91,9 +91,11 @@ absl::Status TableChange::Begin(bool create) {
     FillRandom(manifest_.identity.table_id.data(), manifest_.identity.table_id.size());
   }
   ++manifest_.generation;
-  manifest_.created_unix_s = std::chrono::duration_cast<std::chrono::seconds>(
-                                 std::chrono::system_clock::now().time_since_epoch())
-                                 .count();
+  // Never before the generation that it follows, wherever the clock has gone.
+  manifest_.created_unix_s = std::max<int64_t>(
+      manifest_.created_unix_s, std::chrono::duration_cast<std::chrono::seconds>(
+                                    std::chrono::system_clock::now().time_since_epoch())
+                                    .count());
   return absl::OkStatus();
 }
 

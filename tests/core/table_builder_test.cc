@@ -254,6 +254,18 @@ TEST_F(TableBuilderTest, AppendingNeedsATable) {
   EXPECT_FAILS(BuildTable(files_, options, source, nullptr), kNotFound, HasSubstr("data/none"));
 }
 
+TEST_F(TableBuilderTest, AGenerationIsNotOlderThanTheOneBefore) {
+  ASSERT_OK_AND_ASSIGN(Manifest manifest, ReadNewestManifest(files_, table_.dir()));
+  manifest.generation = 2;
+  manifest.created_unix_s += 1'000'000;  // the clock was ahead then
+  ASSERT_OK(PublishManifest(files_, table_.dir(), manifest));
+  for (const bool append : {true, false}) {
+    ASSERT_OK(append ? table_.Append(RandomRows(10, 8, 0)) : table_.Build(RandomRows(10, 8, 0)));
+    ASSERT_OK_AND_ASSIGN(const Manifest next, ReadNewestManifest(files_, table_.dir()));
+    EXPECT_EQ(next.created_unix_s, manifest.created_unix_s);
+  }
+}
+
 TEST_F(TableBuilderTest, TooManySegments) {
   ASSERT_OK_AND_ASSIGN(Manifest manifest, ReadNewestManifest(files_, table_.dir()));
   manifest.generation = 2;

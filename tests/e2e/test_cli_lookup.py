@@ -212,7 +212,8 @@ class ExitCodesTest(LookupTestCase):
 
 
 class HelpTest(support.TestCase):
-    COMMANDS = {support.LATCHKEY: ['build', 'get', 'batch', 'inspect', 'verify', 'dump'],
+    COMMANDS = {support.LATCHKEY: ['build', 'delete', 'merge', 'get', 'batch', 'inspect', 'verify', 'dump',
+                                   'generations', 'rollback', 'diff', 'gc', 'status', 'reload'],
                 support.LATCHKEYD: ['healthcheck']}
 
     def test_version(self):
