@@ -5,6 +5,7 @@
 #include <utility>
 
 namespace latchkey {
+
 uint64_t ProcessMajorFaults() {
   struct rusage usage = {};
   ::getrusage(RUSAGE_SELF, &usage);
@@ -22,7 +23,7 @@ TableCounts& TableCounts::operator+=(const TableCounts& other) {
 }
 
 FetchCost Worker::Count(const std::string& table, const Snapshot& snapshot, TableCounts counts) {
-  engine.Settle(snapshot);
+  if (!engine.settled()) engine.Settle(snapshot);
   const std::lock_guard<std::mutex> lock(mutex_);
   counts.cost = engine.cost() - counted_;
   counted_ = engine.cost();

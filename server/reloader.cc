@@ -52,7 +52,6 @@ absl::Status Reloader::OpenAll(const std::function<bool()>& should_stop) {
 }
 
 absl::StatusOr<uint64_t> Reloader::Open(const std::string& table) {
-  const std::lock_guard<std::mutex> opening(opening_);
   FileSystem& file_system = PosixFileSystem();
   const std::string table_dir = JoinPath(options_.data_dir, table);
   LATCHKEY_ASSIGN_OR_RETURN(Manifest manifest, ReadNewestManifest(file_system, table_dir));
@@ -77,7 +76,7 @@ absl::StatusOr<uint64_t> Reloader::Open(const std::string& table) {
                  Message(snapshot->segment_map_status()));
   }
   LATCHKEY_RETURN_IF_ERROR(WarmUpTable(table, *snapshot));
-  if (options_.prefetch != PrefetchChoice::kNever) scheduler_.Watch(table, snapshot);
+  scheduler_.Watch(table, snapshot);
   const uint64_t generation = snapshot->generation();
   catalog_.Publish(table, std::move(snapshot));
   return generation;
@@ -109,6 +108,7 @@ absl::Status Reloader::WarmUpTable(const std::string& table, const Snapshot& sna
 
 absl::StatusOr<uint64_t> Reloader::Reload(const std::string& table) {
   LATCHKEY_RETURN_IF_ERROR(ValidateTableName(table));
+  const std::lock_guard<std::mutex> reloading(reloading_);
   absl::StatusOr<uint64_t> generation = Open(table);
   absl::Status status = generation.status();
   if (absl::IsNotFound(status)) {
@@ -121,8 +121,12 @@ absl::StatusOr<uint64_t> Reloader::Reload(const std::string& table) {
     }
   }
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (status.ok()) {
+    errors_.erase(table);
+    return generation;
+  }
   absl::Status& last = errors_[table];
-  if (status != last && !status.ok() && !absl::IsCancelled(status)) {
+  if (status != last && !absl::IsCancelled(status)) {
     spdlog::error("table not reloaded table={}, what served before still does: {}", table,
                   Message(status));
   }

@@ -61,9 +61,9 @@ class Reloader {
   WarmUpProgress warm_up_;
   std::function<bool()> should_stop_ = [] { return false; };
 
-  std::mutex opening_;  // one generation at a time, so that their memory does not add up
+  std::mutex reloading_;  // one table at a time, so that their memory does not add up
   mutable std::mutex mutex_;
-  std::map<std::string, absl::Status> errors_;  // by table; guarded by mutex_
+  std::map<std::string, absl::Status> errors_;  // of tables with one; guarded by mutex_
   std::atomic<bool> stopping_{false};
   int wake_fds_[2] = {-1, -1};  // a pipe: one byte ends the wait of `watcher_`
   std::thread watcher_;

@@ -49,6 +49,7 @@ Server::Server(const ServerOptions& options) : options_(options) {
   lookup_service_ =
       std::make_unique<LookupService>(options_, catalog_, *warm_executor_, *cold_executor_);
   PrefetchSchedulerOptions scheduler_options;
+  scheduler_options.advise = options.prefetch != PrefetchChoice::kNever;
   scheduler_options.on_event = [](const std::string& event) { spdlog::info(event); };
   scheduler_options.cost_of = [this](const std::string& table) {
     return lookup_service_->CountsOf(table).cost;

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "client/cli/commands.h"
+#include "client/cli/local_table.h"
 #include "client/cli/row_printer.h"
 #include "core/base/status_macros.h"
 
@@ -14,12 +15,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 uint64_t Number(const Json& json, const char* name) { return json.at(name).get<uint64_t>(); }
-
-std::string Bytes(uint64_t bytes) {
-  if (bytes < 10'000) return fmt::format("{} B", bytes);
-  if (bytes < 10'000'000) return fmt::format("{:.1f} KiB", static_cast<double>(bytes) / 1024);
-  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / 1024 / 1024);
-}
 
 void PrintSegment(const Json& segment) {
   const uint64_t rows = Number(segment, "rows");
@@ -38,7 +33,8 @@ void PrintSegment(const Json& segment) {
     const std::string name(SectionName(static_cast<SectionKind>(i)));
     const uint64_t bytes = Number(segment.at("section_bytes"), name.c_str());
     sum += bytes;
-    if (bytes > 0) parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", name, Bytes(bytes));
+    if (bytes > 0)
+      parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", name, BytesText(bytes));
   }
   PutLine(fmt::format("    {}; {:.2f} B a row", parts,
                       rows == 0 ? 0.0 : static_cast<double>(sum) / static_cast<double>(rows)));
@@ -58,11 +54,12 @@ void PrintTable(const Json& table) {
   if (table.contains("memory_mode")) {
     PutLine(fmt::format("memory mode {}, {} in huge pages",
                         table.at("memory_mode").get<std::string>(),
-                        Bytes(Number(table, "huge_bytes"))));
+                        BytesText(Number(table, "huge_bytes"))));
   }
   const std::string missing = table.at("segment_map_missing").get<std::string>();
   if (Number(table, "segment_map_bytes") != 0) {
-    PutLine(fmt::format("segment map: {} of memory", Bytes(Number(table, "segment_map_bytes"))));
+    PutLine(
+        fmt::format("segment map: {} of memory", BytesText(Number(table, "segment_map_bytes"))));
   } else if (!missing.empty()) {
     PutLine("no segment map: " + missing);
   }
@@ -72,9 +69,10 @@ void PrintTable(const Json& table) {
   }
   if (table.contains("limits")) {
     const Json& limits = table.at("limits");
-    PutLine(fmt::format(
-        "limits: {} keys a batch, requests of {}, replies of {}", Number(limits, "batch_keys_max"),
-        Bytes(Number(limits, "request_bytes_max")), Bytes(Number(limits, "reply_bytes_max"))));
+    PutLine(fmt::format("limits: {} keys a batch, requests of {}, replies of {}",
+                        Number(limits, "batch_keys_max"),
+                        BytesText(Number(limits, "request_bytes_max")),
+                        BytesText(Number(limits, "reply_bytes_max"))));
     const Json& counts = table.at("counts");
     PutLine(
         fmt::format("since start: {} keys looked up, {} found, {} damaged, {} waits for the disk",

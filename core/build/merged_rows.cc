@@ -1,88 +1,35 @@
 #include "core/build/merged_rows.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <utility>
 
 #include "core/base/check.h"
 #include "core/base/error.h"
-#include "core/base/hash.h"
 #include "core/base/status_macros.h"
 #include "core/key/key_hash.h"
 #include "core/segment/hash_list.h"
-#include "core/segment/record_pointer.h"
 
 namespace latchkey {
 namespace {
 
 size_t BucketOf(uint64_t hash) { return PartitionOf(hash, 0, kPartitionBitsMax); }
 
-absl::Status Damaged(const Segment& segment, std::string_view what, const Partition& partition,
-                     uint32_t line) {
-  return DataLoss("{}: the {} in line {} of partition {} is damaged", segment.path(), what, line,
-                  &partition - segment.partitions().data());
-}
-
-// Calls visit(row) for every row of a partition, in the order of its lines, until it returns an
-// error. Rows are checked as a lookup of their keys would be; where `values` is false, values are
-// not read.
-template <typename Visit>
-absl::Status VisitRows(const Segment& segment, const Partition& partition, bool values,
-                       Visit visit) {
-  const LineShape& shape = segment.shape();
-  const TableSchema& schema = segment.header().schema;
-  const bool in_lines = segment.row_shape() != nullptr;
-  for (uint32_t i = 0; i < partition.line_count; ++i) {
-    const uint8_t* const line = partition.lines + (uint64_t{i} << partition.line_shift);
-    const uint8_t mark = shape.MarkAfter(line);
-    if (!shape.IsMark(mark)) return Damaged(segment, "mark", partition, i);
-    for (int entry = 0; entry < mark - kMarkBit; ++entry) {
-      const uint8_t* const at = shape.Entry(line, entry);
-      PointedRecord record{at, at + shape.value_offset(), shape.KeyAt(at)};
-      if (!in_lines && !ReadPointedRecord(schema, partition.records, partition.record_bytes,
-                                          OffsetOfPointer(Load<uint64_t>(at)), &record)) {
-        return Damaged(segment, "pointer", partition, i);
-      }
-      TakenRow row;
-      row.key = record.key;
-      row.hash = HashBytes(row.key.data(), row.key.size(), segment.header().identity.seed);
-      const uint64_t field = LoadDocIdField(record.doc_id, schema.doc_id_bytes);
-      const uint8_t pilot = *partition.PilotAddress(row.hash);
-      if (field == kDocIdHole || row.key.empty() || pilot == 0 ||
-          &segment.PartitionFor(row.hash) != &partition ||
-          partition.LineAddress(row.hash, pilot) != line) {
-        return Damaged(segment, "record", partition, i);
-      }
-      row.tombstone = field == kDocIdTombstone;
-      if (field != kDocIdTombstone) {
-        row.doc_id = DocIdOfField(field, schema.doc_id_bytes);
-        if (values && !segment.ReadValue({row.doc_id, record.value}, row.hash, &row.value)) {
-          return Damaged(segment, "value", partition, i);
-        }
-      }
-      LATCHKEY_RETURN_IF_ERROR(visit(row));
-    }
-  }
-  return absl::OkStatus();
-}
-
-// Lets the pages of a range of a mapped file go: the process does not need them any more, and can
-// have them again.
-void LetGo(const MappedFile& file, const uint8_t* begin, const uint8_t* end) {
-  static const auto page_bytes = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  if (file.fd() < 0) return;  // not a file's pages: they would be lost
-  const uintptr_t first = reinterpret_cast<uintptr_t>(begin) / page_bytes * page_bytes;
-  const uintptr_t last = reinterpret_cast<uintptr_t>(end) / page_bytes * page_bytes;
-  if (first < last) (void)::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+TakenRow TakenOf(const StoredRow& stored) {
+  TakenRow row;
+  row.hash = stored.hash;
+  row.doc_id = stored.doc_id;
+  row.tombstone = stored.tombstone;
+  row.key = stored.key;
+  row.value = stored.value;
+  return row;
 }
 
 void LetGo(const Segment& segment, const Partition& partition) {
-  LetGo(segment.file(), partition.lines,
-        partition.lines + (uint64_t{partition.line_count} << partition.line_shift));
-  LetGo(segment.file(), partition.records, partition.records + partition.record_bytes);
+  const MappedFile& file = segment.file();
+  file.LetGo(partition.lines,
+             partition.lines + (uint64_t{partition.line_count} << partition.line_shift));
+  file.LetGo(partition.records, partition.records + partition.record_bytes);
 }
 
 }  // namespace
@@ -106,15 +53,16 @@ struct MergedRows::Source {
   template <typename Visit>
   absl::Status Read(Visit visit) {
     const Partition& partition = segment->partitions()[next_partition++];
-    return VisitRows(*segment, partition, true, [&](const TakenRow& row) -> absl::Status {
+    const auto take = [&](const StoredRow& row) -> absl::Status {
       ++rows_read;
       const auto* const end = reinterpret_cast<const uint8_t*>(row.value.data() + row.value.size());
       if (segment->header().schema.value_kind == ValueKind::kBytes && !row.value.empty()) {
         if (values_used == nullptr) values_used = end - row.value.size();
         values_end = std::max(values_end, end);
       }
-      return visit(row);
-    });
+      return visit(TakenOf(row));
+    };
+    return segment->ForEachRowOf(partition, /*with_values=*/true, take);
   }
   // Lets go of what no row points into any more.
   void LetGoOfTaken() {
@@ -123,7 +71,7 @@ struct MergedRows::Source {
       LetGo(*segment, segment->partitions()[first_used]);
     }
     if (keeps || values_end == values_used) return;
-    LetGo(segment->file(), values_used, values_end);
+    segment->file().LetGo(values_used, values_end);
     values_used = values_end;
   }
 };
@@ -185,11 +133,11 @@ absl::Status MergedRows::CountSource(Source* source) {
     }
     for (RowCounts::Bucket& bucket : buckets) bucket.key_bytes = bucket.rows * header.key_bytes_max;
     const auto* const begin = reinterpret_cast<const uint8_t*>(list.data());
-    LetGo(segment.file(), begin, begin + list.size());
+    segment.file().LetGo(begin, begin + list.size());
   } else {
     for (const Partition& partition : segment.partitions()) {
-      LATCHKEY_RETURN_IF_ERROR(
-          VisitRows(segment, partition, false, [&](const TakenRow& row) -> absl::Status {
+      LATCHKEY_RETURN_IF_ERROR(segment.ForEachRowOf(
+          partition, /*with_values=*/false, [&](const StoredRow& row) -> absl::Status {
             RowCounts::Bucket& bucket = buckets[BucketOf(row.hash)];
             ++bucket.rows;
             bucket.key_bytes += row.key.size();

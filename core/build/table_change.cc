@@ -3,7 +3,6 @@
 #include <sys/random.h>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "core/base/check.h"
@@ -91,11 +90,7 @@ absl::Status TableChange::Begin(bool create) {
     FillRandom(manifest_.identity.table_id.data(), manifest_.identity.table_id.size());
   }
   ++manifest_.generation;
-  // Never before the generation that it follows, wherever the clock has gone.
-  manifest_.created_unix_s = std::max<int64_t>(
-      manifest_.created_unix_s, std::chrono::duration_cast<std::chrono::seconds>(
-                                    std::chrono::system_clock::now().time_since_epoch())
-                                    .count());
+  manifest_.created_unix_s = CreatedAfter(manifest_.created_unix_s);
   return absl::OkStatus();
 }
 

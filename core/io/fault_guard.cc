@@ -13,7 +13,8 @@
 namespace latchkey {
 namespace internal {
 
-std::atomic<uint64_t> fault_epoch{0};
+std::atomic<uint64_t> losses_begun{0};
+std::atomic<uint64_t> losses_done{0};
 
 // Read by the signal handler at any time. A free slot has begin 0.
 struct GuardSlot {
@@ -97,10 +98,11 @@ void HandleBusError(int signal_number, siginfo_t* info, void* /*context*/) {
           std::min((range.end + page_mask) & ~page_mask, (address | (kLostBytes - 1)) + 1);
       // First, so that whoever reads the zeros will see that they are some.
       range.slot->lost.store(true);
-      internal::fault_epoch.fetch_add(1);
+      internal::losses_begun.fetch_add(1);
       // Not by the library's mmap, which sanitizers take for a write to all of it.
       if (::syscall(SYS_mmap, begin, end - begin, PROT_READ,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != -1) {
+        internal::losses_done.fetch_add(1);
         errno = error_number;
         return;
       }

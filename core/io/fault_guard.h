@@ -18,7 +18,9 @@ void InstallFaultGuard();
 
 namespace internal {
 struct GuardSlot;
-extern std::atomic<uint64_t> fault_epoch;
+// Losses of pages: those that have begun, and those whose zero bytes are in place.
+extern std::atomic<uint64_t> losses_begun;
+extern std::atomic<uint64_t> losses_done;
 }  // namespace internal
 
 // A mapping that may lose pages. Must be destroyed before it is unmapped. Thread-safe.
@@ -36,19 +38,19 @@ class GuardedRange {
   internal::GuardSlot* const slot_;
 };
 
-// How often any guarded range lost pages. Bytes that were read between two equal answers are those
-// of the files.
-inline uint64_t FaultEpoch() { return internal::fault_epoch.load(std::memory_order_acquire); }
+// How often any guarded range lost pages.
+inline uint64_t FaultEpoch() { return internal::losses_begun.load(std::memory_order_acquire); }
 
-// Calls read(), and again if pages were lost meanwhile. Each loss is of pages that were there, so
-// it ends.
+// Calls read(), and again if pages were going, or went, meanwhile: what it read at last is of the
+// files, or of zero bytes that were there before. Each loss is of pages that were there, so it
+// ends.
 template <typename Read>
 void ReadStably(Read read) {
   for (;;) {
-    const uint64_t epoch = FaultEpoch();
+    const uint64_t done = internal::losses_done.load(std::memory_order_acquire);
     read();
     std::atomic_thread_fence(std::memory_order_acquire);  // the reads come before the next line
-    if (FaultEpoch() == epoch) return;
+    if (FaultEpoch() == done) return;
   }
 }
 

@@ -157,6 +157,14 @@ void MappedFile::ReadAhead(uint64_t offset, uint64_t size_bytes) const {
                         POSIX_FADV_WILLNEED);
 }
 
+void MappedFile::LetGo(const uint8_t* begin, const uint8_t* end) const {
+  static const auto page_bytes = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  if (fd_ < 0) return;  // not a file's pages: they would be lost
+  const uintptr_t first = reinterpret_cast<uintptr_t>(begin) / page_bytes * page_bytes;
+  const uintptr_t last = reinterpret_cast<uintptr_t>(end) / page_bytes * page_bytes;
+  if (first < last) (void)::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
+
 void MappedFile::SetReadAround(bool on) const {
   if (fd_ < 0 || size_bytes_ == 0) return;
   (void)::madvise(const_cast<uint8_t*>(data_), size_bytes_, on ? MADV_NORMAL : MADV_RANDOM);

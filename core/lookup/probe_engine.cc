@@ -190,7 +190,7 @@ bool ProbeEngine::LookupOnce(const Snapshot& snapshot, std::span<const std::stri
   results->values.resize(has_values ? keys.size() : 0);
   counted_.keys += keys.size();
   bool finished = true;
-  if (FaultEpoch() != 0 && snapshot.quarantined()) [[unlikely]] {
+  if (snapshot.quarantined()) [[unlikely]] {
     LookupSlowly(snapshot, keys, results);
   } else {
     hashes_.resize(keys.size());
@@ -345,29 +345,24 @@ bool ProbeEngine::LookupAsking(const Snapshot& snapshot, std::span<const std::st
     ReadLines(row_shape, tile);
     return tile->pointing_count == 0 || FetchRecords(may_wait, tile);
   };
-  const auto read_records = [&](Tile* tile) {
-    ReadRecords(tile);
-    return true;
-  };
   const auto any = [&](auto count) { return std::any_of(tiles_.begin(), tiles_.end(), count); };
   bool going = true;
   if (map != nullptr) {
-    going = Pipeline(
-        limits,
-        [&](Tile* tile) {
-          AimByMap(*map, options_.match_buckets, tile);
-          return FetchLines(may_wait, tile);
-        },
-        read_lines, read_records);
-    while (going && any([](const Tile& tile) { return tile.probing_count > 0; })) {
+    bool aimed = false;
+    do {
       going = Pipeline(
           limits,
           [&](Tile* tile) {
-            AimFurther(*map, tile);
+            aimed ? AimFurther(*map, tile) : AimByMap(*map, options_.match_buckets, tile);
             return FetchLines(may_wait, tile);
           },
-          read_lines, read_records);
-    }
+          read_lines,
+          [](Tile* tile) {
+            ReadRecords(tile);
+            return true;
+          });
+      aimed = true;
+    } while (going && any([](const Tile& tile) { return tile.probing_count > 0; }));
   } else {
     for (const auto& segment : snapshot.segments()) {
       if (!going || !any([](const Tile& tile) { return tile.live_count > 0; })) break;

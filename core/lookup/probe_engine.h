@@ -70,6 +70,8 @@ class ProbeEngine {
   // the end, but with kNever; single lookups now and then. What else the thread reads in between
   // counts as well.
   void Settle(const Snapshot& snapshot);
+  // Whether there were none.
+  bool settled() const { return silent_.places == 0 && counted_.keys == settled_.keys; }
   // Of all lookups so far, as far as they are settled.
   const FetchCost& cost() const { return settled_; }
   // What the next lookup in the snapshot does.
@@ -115,7 +117,7 @@ class ProbeEngine {
   std::vector<Tile> tiles_;  // of a batch that waits for pages
   bool stopped_ = false;
   std::unordered_map<uint64_t, TableState> states_;  // by the table's seed
-  FetchCost counted_;                                // keys, places and pages asked for so far
+  FetchCost counted_;                                // keys and places so far
   FetchCost settled_;
   FetchCost thread_begin_;  // faults and pages read before the first lookup
   bool begun_ = false;

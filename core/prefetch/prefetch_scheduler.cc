@@ -85,6 +85,7 @@ void PrefetchScheduler::Run() {
 
 void PrefetchScheduler::Round() {
   const auto end = Clock::now() + options_.budget;
+  std::erase_if(tables_, [](const WatchedTable& table) { return table.snapshot.expired(); });
   size_t sections = 0;
   for (WatchedTable& table : tables_) {
     sections += table.sections.size();
@@ -125,6 +126,7 @@ void PrefetchScheduler::Measure(WatchedTable& table, WatchedSection& watched) {
     watched.evicted_share =
         static_cast<double>(sum.recently_evicted) / static_cast<double>(sum.pages);
   }
+  if (!options_.advise) return;
   // Not known: as if cold.
   const AdviceState next = NextAdvice(watched.advice, watched.kind, section.size_bytes,
                                       watched.resident_share.value_or(0), NowMs());
@@ -142,10 +144,7 @@ void PrefetchScheduler::Measure(WatchedTable& table, WatchedSection& watched) {
 
 void PrefetchScheduler::Judge(WatchedTable& table) {
   const auto snapshot = table.snapshot.lock();
-  if (snapshot == nullptr) {
-    table.sections.clear();
-    return;
-  }
+  if (snapshot == nullptr) return;
   for (const auto& segment : snapshot->segments()) {
     if (!segment->quarantined()) continue;
     if (std::find(table.quarantined.begin(), table.quarantined.end(), segment.get()) !=

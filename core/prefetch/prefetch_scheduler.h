@@ -43,6 +43,7 @@ struct PrefetchSchedulerOptions {
   // Of one round of measurements, whatever the tables' size: 1% of a core.
   std::chrono::milliseconds period{250};
   std::chrono::microseconds budget{2500};
+  bool advise = true;  // false: it only measures and reports
   // Neither may call the scheduler.
   // What happens, as text for a log.
   std::function<void(const std::string&)> on_event = [](const std::string&) {};

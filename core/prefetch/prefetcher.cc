@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <functional>
 #include <thread>
 #include <tuple>
 
@@ -52,6 +51,7 @@ bool Prefetcher::AskedBefore(const MappedFile& file, uint64_t page) {
 }
 
 bool Prefetcher::Ask(bool may_wait) {
+  if (wave_.empty()) return true;
   std::sort(wave_.begin(), wave_.end(), [](const Pages& a, const Pages& b) {
     return std::tuple(a.file, a.first, a.end) < std::tuple(b.file, b.first, b.end);
   });

@@ -206,57 +206,44 @@ absl::StatusOr<std::string_view> Segment::ReadHashList() const {
   return bytes;
 }
 
-absl::StatusOr<StoredRow> Segment::ReadRow(const Partition& partition, const uint8_t* entry) const {
-  const uint8_t* doc_id = entry;
-  RowRef row;
-  StoredRow stored;
-  if (header_.layout == Layout::kLine) {
-    stored.key = shape_.KeyAt(entry);
-    row.value = entry + shape_.value_offset();
-  } else {
-    PointedRecord record;
-    if (!ReadPointedRecord(header_.schema, partition.records, partition.record_bytes,
-                           OffsetOfPointer(Load<uint64_t>(entry)), &record)) {
-      return DataLoss("pointer");
-    }
-    doc_id = record.doc_id;
-    stored.key = record.key;
-    row.value = record.value;
+const char* Segment::ReadRow(const Partition& partition, const uint8_t* line, const uint8_t* entry,
+                             bool with_value, StoredRow* row) const {
+  PointedRecord record{entry, entry + shape_.value_offset(), shape_.KeyAt(entry)};
+  const bool pointed = header_.layout == Layout::kPointer;
+  if (pointed && !ReadPointedRecord(header_.schema, partition.records, partition.record_bytes,
+                                    OffsetOfPointer(Load<uint64_t>(entry)), &record)) {
+    return "pointer";
   }
-  stored.hash = HashBytes(stored.key.data(), stored.key.size(), header_.identity.seed);
-  const uint8_t* const line =
-      entry - static_cast<uint64_t>(entry - partition.lines) % shape_.line_bytes();
-  const uint64_t field = LoadDocIdField(doc_id, header_.schema.doc_id_bytes);
-  if (field == kDocIdHole || stored.key.empty() || !LeadsTo(partition, stored.hash, line) ||
-      (header_.layout == Layout::kPointer &&
-       TagOfPointer(Load<uint64_t>(entry)) != TagOf(stored.hash))) {
-    return DataLoss("record");
+  row->key = record.key;
+  row->hash = HashBytes(row->key.data(), row->key.size(), header_.identity.seed);
+  const uint64_t field = LoadDocIdField(record.doc_id, header_.schema.doc_id_bytes);
+  if (field == kDocIdHole || row->key.empty() || !LeadsTo(partition, row->hash, line) ||
+      (pointed && TagOfPointer(Load<uint64_t>(entry)) != TagOf(row->hash))) {
+    return "record";
   }
-  stored.tombstone = field == kDocIdTombstone;
-  if (stored.tombstone) return stored;
-  stored.doc_id = DocIdOfField(field, header_.schema.doc_id_bytes);
-  if (!ReadValue(row, stored.hash, &stored.value)) return DataLoss("value");
-  return stored;
+  row->tombstone = field == kDocIdTombstone;
+  row->doc_id = row->tombstone ? 0 : DocIdOfField(field, header_.schema.doc_id_bytes);
+  row->value = {};
+  if (with_value && !row->tombstone &&
+      !ReadValue({row->doc_id, record.value}, row->hash, &row->value)) {
+    return "value";
+  }
+  return nullptr;
+}
+
+absl::Status Segment::Damaged(const Partition& partition, uint32_t line, const char* what) const {
+  return DataLoss("{}: the {} in line {} of partition {} is damaged", path_, what, line,
+                  &partition - partitions_.data());
 }
 
 absl::Status Segment::ForEachRow(const std::function<absl::Status(const StoredRow&)>& visit) const {
   uint64_t rows = 0;
+  const auto count = [&](const StoredRow& row) {
+    ++rows;
+    return visit(row);
+  };
   for (const Partition& partition : partitions_) {
-    for (uint32_t i = 0; i < partition.line_count; ++i) {
-      const uint8_t* const line = partition.lines + (uint64_t{i} << partition.line_shift);
-      const auto damaged = [&](std::string_view what) {
-        return DataLoss("{}: the {} in line {} of partition {} is damaged", path_, what, i,
-                        &partition - partitions_.data());
-      };
-      const uint8_t mark = shape_.MarkAfter(line);
-      if (!shape_.IsMark(mark)) return damaged("mark");
-      for (int entry = 0; entry < mark - kMarkBit; ++entry) {
-        const auto row = ReadRow(partition, shape_.Entry(line, entry));
-        if (!row.ok()) return damaged(Message(row.status()));
-        LATCHKEY_RETURN_IF_ERROR(visit(*row));
-        ++rows;
-      }
-    }
+    LATCHKEY_RETURN_IF_ERROR(ForEachRowOf(partition, /*with_values=*/true, count));
   }
   if (quarantined()) return DataLoss("{}: pages of it were lost while it was read", path_);
   if (rows == header_.row_count) return absl::OkStatus();

@@ -89,7 +89,7 @@ class Segment {
   uint64_t header_checksum() const { return header_checksum_; }
   // Pages of the file were lost, so nothing that is read from it counts any more, and a key that it
   // may hold, by its length and first bytes, is not known to be absent.
-  bool quarantined() const { return file_->lost(); }
+  bool quarantined() const { return FaultEpoch() != 0 && file_->lost(); }
   const std::vector<Partition>& partitions() const { return partitions_; }
   const LineShape& shape() const { return shape_; }
   // The same, if lines hold whole rows; else null.
@@ -152,11 +152,32 @@ class Segment {
   // Calls `visit` for every row, in the table's order, until it returns an error. DataLoss at the
   // first row that can't be read, and in the end if there were not as many as there should be.
   absl::Status ForEachRow(const std::function<absl::Status(const StoredRow&)>& visit) const;
+  // The same for one partition, whose number of rows is not checked; without values if not wanted.
+  template <typename Visit>
+  absl::Status ForEachRowOf(const Partition& partition, bool with_values, Visit visit) const {
+    StoredRow row;
+    for (uint32_t i = 0; i < partition.line_count; ++i) {
+      const uint8_t* const line = partition.lines + (uint64_t{i} << partition.line_shift);
+      // A hole that comes after this shows in the entries themselves.
+      const uint8_t mark = shape_.MarkAfter(line);
+      if (!shape_.IsMark(mark)) return Damaged(partition, i, "mark");
+      for (int entry = 0; entry < mark - kMarkBit; ++entry) {
+        const char* const what =
+            ReadRow(partition, line, shape_.Entry(line, entry), with_values, &row);
+        if (what != nullptr) return Damaged(partition, i, what);
+        if (absl::Status status = visit(row); !status.ok()) return status;
+      }
+    }
+    return absl::OkStatus();
+  }
 
  private:
   Segment() = default;
   void OpenPartitions(const std::vector<PartitionEntry>& entries);
-  absl::StatusOr<StoredRow> ReadRow(const Partition& partition, const uint8_t* entry) const;
+  absl::Status Damaged(const Partition& partition, uint32_t line, const char* what) const;
+  // What of the row is damaged; null if nothing is.
+  const char* ReadRow(const Partition& partition, const uint8_t* line, const uint8_t* entry,
+                      bool with_value, StoredRow* row) const;
   // Whether a lookup of the key would come to `line`.
   bool LeadsTo(const Partition& partition, uint64_t hash, const uint8_t* line) const;
   Held RowAt(const uint8_t* doc_id, const uint8_t* value, RowRef* row) const {

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <set>
 #include <utility>
@@ -27,12 +26,6 @@ absl::StatusOr<std::unique_ptr<FileLock>> LockTable(FileSystem& file_system,
   // Not to make a lock file where no table is.
   LATCHKEY_RETURN_IF_ERROR(SomeGenerations(file_system, table_dir).status());
   return file_system.Lock(JoinPath(table_dir, "lock"));
-}
-
-int64_t UnixSeconds() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
 }
 
 class Collector {
@@ -226,12 +219,10 @@ absl::StatusOr<Manifest> Rollback(FileSystem& file_system, const std::string& ta
   }
   Manifest manifest = held.manifest;
   manifest.generation = newest + 1;
-  // Not before what it follows, though the clock may have gone backwards. The newest one may be
-  // damaged: that is when an earlier one is wanted.
-  manifest.created_unix_s = std::max(manifest.created_unix_s, UnixSeconds());
-  if (const auto latest = ReadManifest(file_system, table_dir, newest); latest.ok()) {
-    manifest.created_unix_s = std::max(manifest.created_unix_s, latest->created_unix_s);
-  }
+  // The newest one may be damaged: that is when an earlier one is wanted.
+  const auto latest = ReadManifest(file_system, table_dir, newest);
+  manifest.created_unix_s = CreatedAfter(
+      std::max(manifest.created_unix_s, latest.ok() ? latest->created_unix_s : int64_t{0}));
   LATCHKEY_RETURN_IF_ERROR(PublishManifest(file_system, table_dir, manifest));
   return manifest;
 }

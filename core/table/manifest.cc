@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <charconv>
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -299,6 +300,12 @@ absl::StatusOr<HeldManifest> HoldNewestManifest(FileSystem& file_system,
     if (!absl::IsNotFound(held.status()) || generations.back() == tried) return held;
     tried = generations.back();
   }
+}
+
+int64_t CreatedAfter(int64_t before_unix_s) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::max<int64_t>(before_unix_s,
+                           std::chrono::duration_cast<std::chrono::seconds>(now).count());
 }
 
 absl::Status PublishManifest(FileSystem& file_system, const std::string& table_dir,

@@ -78,6 +78,10 @@ absl::StatusOr<HeldManifest> HoldManifest(FileSystem& file_system, const std::st
 absl::StatusOr<HeldManifest> HoldNewestManifest(FileSystem& file_system,
                                                 const std::string& table_dir);
 
+// When a generation that follows one of that time is created: now, but never before it, wherever
+// the clock has gone.
+int64_t CreatedAfter(int64_t before_unix_s);
+
 // Publishes: writes aside, syncs, renames, syncs the folder. The segment files must be synced
 // already.
 absl::Status PublishManifest(FileSystem& file_system, const std::string& table_dir,

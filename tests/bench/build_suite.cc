@@ -1,29 +1,20 @@
 #include <fmt/format.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <bit>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 
 #include "core/base/error.h"
 #include "tests/bench/bench_table.h"
+#include "tests/bench/in_child.h"
 #include "tests/bench/suites.h"
 
 namespace latchkey {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr uint64_t kMemoryMib = 256;
-
-struct BuildCost {
-  double seconds = 0;
-  double peak_mib = 0;
-};
 
 // Writes the keys in random order, back to back, as the fixed format takes them.
 void WriteKeys(const std::string& path, KeyShape shape, uint64_t rows) {
@@ -42,13 +33,9 @@ void WriteKeys(const std::string& path, KeyShape shape, uint64_t rows) {
     OrDie(absl::StatusOr<int>(ErrnoStatus(errno, "cannot write " + path)));
 }
 
-// From file to published manifest, with syncs and the check by reading, in a process of its own so
-// that its peak memory is its own.
-BuildCost BuildInChild(const std::string& input, const std::string& data_dir, KeyShape shape) {
-  int pipe_ends[2];
-  if (::pipe(pipe_ends) != 0) std::exit(3);
-  const pid_t child = ::fork();
-  if (child == 0) {
+// From file to published manifest, with syncs and the check by reading.
+ChildCost BuildInChild(const std::string& input, const std::string& data_dir, KeyShape shape) {
+  return InChild([&] {
     InputOptions input_options;
     input_options.format = InputFormat::kFixed;
     input_options.key_width = KeyShapeBytes(shape);
@@ -56,22 +43,9 @@ BuildCost BuildInChild(const std::string& input, const std::string& data_dir, Ke
     options.data_dir = data_dir;
     options.table = "bench";
     options.memory_bytes = kMemoryMib << 20;
-    const auto begin = Clock::now();
     const auto source = OrDie(OpenRecordSource(PosixFileSystem(), input_options, {input}));
     OrDie(BuildTable(PosixFileSystem(), options, *source, nullptr));
-    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-    ::_exit(::write(pipe_ends[1], &seconds, sizeof(seconds)) == sizeof(seconds) ? 0 : 3);
-  }
-  ::close(pipe_ends[1]);
-  BuildCost cost;
-  const ssize_t got = ::read(pipe_ends[0], &cost.seconds, sizeof(cost.seconds));
-  ::close(pipe_ends[0]);
-  int status = 0;
-  struct rusage usage = {};
-  ::wait4(child, &status, 0, &usage);
-  if (got != sizeof(cost.seconds) || status != 0) std::exit(3);
-  cost.peak_mib = static_cast<double>(usage.ru_maxrss) / 1024;
-  return cost;
+  });
 }
 
 }  // namespace
@@ -83,7 +57,7 @@ void RunBuildSuite(const SuiteOptions& options, Report* report) {
       WriteKeys(input, shape, rows);
       std::vector<double> keys_per_s, peaks;
       for (int round = 0; round < std::min(options.rounds, 3); ++round) {
-        const BuildCost cost = BuildInChild(input, options.scratch_dir, shape);
+        const ChildCost cost = BuildInChild(input, options.scratch_dir, shape);
         keys_per_s.push_back(static_cast<double>(rows) / cost.seconds);
         peaks.push_back(cost.peak_mib);
       }

@@ -1,7 +1,4 @@
 #include <fmt/format.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -13,6 +10,7 @@
 #include "core/build/table_merger.h"
 #include "core/lookup/probe_engine.h"
 #include "tests/bench/bench_table.h"
+#include "tests/bench/in_child.h"
 #include "tests/bench/suites.h"
 
 namespace latchkey {
@@ -28,34 +26,6 @@ constexpr KeyShape kShape = KeyShape::kUuid16;
 
 double SecondsSince(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-struct Cost {
-  double seconds = 0;
-  double peak_mib = 0;
-};
-
-// In a process of its own, so that its peak memory is its own.
-Cost InChild(const std::function<void()>& run) {
-  int pipe_ends[2];
-  if (::pipe(pipe_ends) != 0) std::exit(3);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const auto begin = Clock::now();
-    run();
-    const double seconds = SecondsSince(begin);
-    ::_exit(::write(pipe_ends[1], &seconds, sizeof(seconds)) == sizeof(seconds) ? 0 : 3);
-  }
-  ::close(pipe_ends[1]);
-  Cost cost;
-  const ssize_t got = ::read(pipe_ends[0], &cost.seconds, sizeof(cost.seconds));
-  ::close(pipe_ends[0]);
-  int status = 0;
-  struct rusage usage = {};
-  ::wait4(child, &status, 0, &usage);
-  if (got != sizeof(cost.seconds) || status != 0) std::exit(3);
-  cost.peak_mib = static_cast<double>(usage.ru_maxrss) / 1024;
-  return cost;
 }
 
 // `count` keys of the set, `step` apart; each has its number as doc id.
@@ -121,7 +91,7 @@ void MergeFigures(const SuiteOptions& options, Report* report) {
   std::vector<double> keys_per_s, peaks;
   for (int round = 0; round < std::min(options.rounds, 3); ++round) {
     if (round > 0) DropNewest(options.scratch_dir);
-    const Cost cost = InChild([&] { Merge(options.scratch_dir); });
+    const ChildCost cost = InChild([&] { Merge(options.scratch_dir); });
     keys_per_s.push_back(static_cast<double>(options.rows) / cost.seconds);
     peaks.push_back(cost.peak_mib);
   }

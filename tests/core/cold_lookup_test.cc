@@ -3,10 +3,8 @@
 // its file system keeps every page in memory (tmpfs), these tests fail and say so.
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <memory>
 #include <span>
@@ -19,6 +17,7 @@
 #include "core/prefetch/advice_policy.h"
 #include "core/prefetch/page_cache.h"
 #include "core/segment/value_locator.h"
+#include "tests/support/cold_file.h"
 #include "tests/support/status_asserts.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/test_random.h"
@@ -43,18 +42,10 @@ Residency ResidencyOf(const Snapshot& snapshot) {
   return sum;
 }
 
-// Pages that are mapped stay, so they leave the map first; those under way come in first.
 void MakeCold(const Snapshot& snapshot) {
-  for (int i = 0; i < 2000; ++i) {
-    for (const auto& segment : snapshot.segments()) {
-      const MappedFile& file = segment->file();
-      ASSERT_EQ(::madvise(const_cast<uint8_t*>(file.data()), file.size_bytes(), MADV_DONTNEED), 0);
-      ASSERT_EQ(::posix_fadvise(file.fd(), 0, 0, POSIX_FADV_DONTNEED), 0);
-    }
-    if (ResidencyOf(snapshot).resident == 0) return;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (const auto& segment : snapshot.segments()) {
+    ASSERT_NO_FATAL_FAILURE(test::MakeCold(segment->file()));
   }
-  FAIL() << "the file system of " << testing::TempDir() << " does not drop pages from memory";
 }
 
 // Touches the data sections, or all others; by another thread, on whose account it goes.

@@ -342,6 +342,18 @@ TEST_F(FaultGuardTest, ReadStablyCallsOnceWhenNothingIsLost) {
   EXPECT_EQ(byte, file->byte(7));
 }
 
+// The handler counts a loss before it puts the zero bytes in place, and again when they are.
+TEST_F(FaultGuardTest, ReadStablyDoesNotEndWhileALossIsUnderWay) {
+  ++internal::losses_begun;
+  int calls = 0;
+  ReadStably([&] {
+    ++calls;
+    if (calls == 3) ++internal::losses_done;
+  });
+  // The third began before it was over; the fourth is the first that saw nothing change.
+  EXPECT_EQ(calls, 4);
+}
+
 TEST_F(FaultGuardTest, ReadStablyCallsAgainAfterEachLoss) {
   InstallFaultGuard();
   const auto file = MakeFile(kPage);

@@ -552,8 +552,8 @@ INSTANTIATE_TEST_SUITE_P(All, LostValueTest, testing::Values(ValueKind::kFixed, 
                            return std::string(ValueKindName(values.param));
                          });
 
-// A segment map, which is not of the file, still says which keys a quarantined segment may hold. Its
-// filter does not, even if it is still there: half a word of it could exclude a key.
+// A segment map, which is not of the file, still says which keys a quarantined segment may hold.
+// Its filter does not, even if it is still there: half a word of it could exclude a key.
 TEST_F(LostPagesTest, TheMapSpeaksForAQuarantinedSegmentAndItsFilterDoesNot) {
   constexpr uint64_t kSpan = uint64_t{2} << 20;  // what goes with a lost page
   for (const LayoutChoice layout : {LayoutChoice::kLine, LayoutChoice::kPointer}) {

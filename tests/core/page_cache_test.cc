@@ -16,15 +16,14 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <memory>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "tests/support/cold_file.h"
 #include "tests/support/memory_file_system.h"
 #include "tests/support/status_asserts.h"
 #include "tests/support/temp_dir.h"
@@ -59,17 +58,6 @@ std::set<uint64_t> ResidentPages(const MappedFile& file) {
     if (in_memory[page] & 1) resident.insert(page);
   }
   return resident;
-}
-
-// Pages that are mapped stay, so they leave the map first; those under way come in first.
-void MakeCold(const MappedFile& file) {
-  for (int i = 0; i < 2000; ++i) {
-    ASSERT_EQ(::madvise(Address(file), file.size_bytes(), MADV_DONTNEED), 0);
-    ASSERT_EQ(::posix_fadvise(file.fd(), 0, 0, POSIX_FADV_DONTNEED), 0);
-    if (ResidentPages(file).empty()) return;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  FAIL() << "the file system of " << testing::TempDir() << " does not drop pages from memory";
 }
 
 void Touch(const MappedFile& file, uint64_t page) {

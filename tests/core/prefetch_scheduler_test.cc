@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -21,6 +20,7 @@
 #include <vector>
 
 #include "core/io/fault_guard.h"
+#include "tests/support/cold_file.h"
 #include "tests/support/memory_file_system.h"
 #include "tests/support/status_asserts.h"
 #include "tests/support/temp_dir.h"
@@ -48,22 +48,6 @@ bool Soon(const std::function<bool()>& happened) {
 
 std::string FileName(const Segment& segment) {
   return segment.path().substr(segment.path().rfind('/') + 1);
-}
-
-void* Address(const MappedFile& file, uint64_t offset = 0) {
-  return const_cast<uint8_t*>(file.data()) + offset;
-}
-
-// Pages that are mapped stay, so they leave the map first; those under way come in first.
-void MakeCold(const Segment& segment) {
-  const MappedFile& file = segment.file();
-  const bool made = Soon([&] {
-    ::madvise(Address(file), file.size_bytes(), MADV_DONTNEED);
-    ::posix_fadvise(file.fd(), 0, 0, POSIX_FADV_DONTNEED);
-    const auto residency = MeasureResidency(file, ChooseResidencyProbe(file), 0, file.size_bytes());
-    return residency && residency->resident == 0;
-  });
-  ASSERT_TRUE(made) << "the file system of " << testing::TempDir() << " keeps pages in memory";
 }
 
 void Warm(const Segment& segment, SectionKind kind) {
@@ -158,7 +142,7 @@ TEST_F(PrefetchSchedulerTest, WatchMeasuresAndAdvisesAtOnce) {
   const auto table = Make(PosixFileSystem(), dir_.Path("data"), 2);
   const auto snapshot = Open(*table);
   for (const auto& segment : snapshot->segments()) {
-    ASSERT_NO_FATAL_FAILURE(MakeCold(*segment));
+    ASSERT_NO_FATAL_FAILURE(MakeCold(segment->file()));
     // So that what is touched comes alone.
     AdvisePages(segment->file(), 0, segment->file().size_bytes(), PageAdvice::kRandom);
   }
@@ -212,7 +196,7 @@ TEST_F(PrefetchSchedulerTest, SharesFollowWhatIsInMemory) {
   PrefetchScheduler scheduler(options_);
   scheduler.Watch("t", snapshot);
   for (int round = 0; round < 2; ++round) {
-    ASSERT_NO_FATAL_FAILURE(MakeCold(segment));
+    ASSERT_NO_FATAL_FAILURE(MakeCold(segment.file()));
     for (const std::string_view section : {"filter", "pilots", "lines", "records", "values"}) {
       EXPECT_TRUE(Soon([&] { return ShareOf(scheduler, section) == 0; })) << section;
     }
@@ -237,7 +221,7 @@ TEST_F(PrefetchSchedulerTest, LargeSectionsAreMeasuredByWindows) {
   const auto snapshot = Open(table);
   const Segment& segment = *snapshot->segments()[0];
   ASSERT_GT(segment.header().section(SectionKind::kValues).size_bytes, uint64_t{32} << 20);
-  ASSERT_NO_FATAL_FAILURE(MakeCold(segment));
+  ASSERT_NO_FATAL_FAILURE(MakeCold(segment.file()));
   PrefetchScheduler scheduler(options_);
   scheduler.Watch("t", snapshot);
   EXPECT_EQ(ShareOf(scheduler, "values"), 0);
@@ -246,7 +230,7 @@ TEST_F(PrefetchSchedulerTest, LargeSectionsAreMeasuredByWindows) {
   EXPECT_TRUE(Soon([&] { return ShareOf(scheduler, "values") > 0.98; }));
   // Half of it, every other 64 KiB, without what the kernel would read ahead.
   const Section& values = segment.header().section(SectionKind::kValues);
-  ASSERT_NO_FATAL_FAILURE(MakeCold(segment));
+  ASSERT_NO_FATAL_FAILURE(MakeCold(segment.file()));
   const int fd = ::open(segment.path().c_str(), O_RDONLY);
   ASSERT_EQ(::posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM), 0);
   std::vector<char> block(64 << 10);
@@ -298,7 +282,7 @@ TEST_F(PrefetchSchedulerTest, TablesAreSortedAndThoseThatAreGoneAreDropped) {
   EXPECT_TRUE(Soon([&] { return gone.expired(); }));
   EXPECT_THAT(names(), ElementsAre("a", "z"));
   // The others are still measured, and the name can be had again.
-  ASSERT_NO_FATAL_FAILURE(MakeCold(*snapshots[2]->segments()[0]));
+  ASSERT_NO_FATAL_FAILURE(MakeCold(snapshots[2]->segments()[0]->file()));
   EXPECT_TRUE(Soon([&] { return ShareOf(scheduler, "lines") == 0; }));
   const auto again = Open(*tables[0]);
   scheduler.Watch("m", again);
@@ -328,7 +312,7 @@ TEST_F(PrefetchSchedulerTest, QuarantinedFilesAreReported) {
   };
   EXPECT_TRUE(Soon([&] { return said() == 1; }));
   // Once, in however many rounds: the other segments are measured on meanwhile.
-  ASSERT_NO_FATAL_FAILURE(MakeCold(*snapshot->segments()[0]));
+  ASSERT_NO_FATAL_FAILURE(MakeCold(snapshot->segments()[0]->file()));
   EXPECT_TRUE(Soon([&] { return ShareOf(scheduler, "records") == 0; }));
   EXPECT_EQ(said(), 1u);
 }

@@ -4,7 +4,6 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include "core/prefetch/page_cache.h"
+#include "tests/support/cold_file.h"
 #include "tests/support/memory_file_system.h"
 #include "tests/support/status_asserts.h"
 #include "tests/support/temp_dir.h"
@@ -41,18 +41,6 @@ Pages ResidentPages(const MappedFile& file) {
     if (residency && residency->resident > 0) resident.insert(page);
   }
   return resident;
-}
-
-// Pages that are mapped stay, so they leave the map first; those under way come in first.
-void MakeCold(const MappedFile& file) {
-  for (int i = 0; i < 2000; ++i) {
-    void* const data = const_cast<uint8_t*>(file.data());
-    ASSERT_EQ(::madvise(data, file.size_bytes(), MADV_DONTNEED), 0);
-    ASSERT_EQ(::posix_fadvise(file.fd(), 0, 0, POSIX_FADV_DONTNEED), 0);
-    if (ResidentPages(file).empty()) return;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  FAIL() << "the file system of " << testing::TempDir() << " does not drop pages from memory";
 }
 
 void Touch(const MappedFile& file, uint64_t page) {

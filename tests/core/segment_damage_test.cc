@@ -714,8 +714,8 @@ TEST_P(GenerationDamageTest, DamagedHashListsMakeNoMap) {
               });
 }
 
-// Segments that the generation before has open are shared with it, so whether its map is extended or,
-// having become too small, made anew: of what lies on the disk only the new hash list is read.
+// Segments that the generation before has open are shared with it, so whether its map is extended
+// or, having become too small, made anew: of what lies on the disk only the new hash list is read.
 TEST_P(GenerationDamageTest, TheNextGenerationReadsTheNewHashListOnly) {
   for (const bool extends : {false, true}) {
     ASSERT_NO_FATAL_FAILURE(BuildGeneration(extends ? 45 : 3));

@@ -4,7 +4,6 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,13 +13,13 @@
 #include <memory>
 #include <set>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "core/io/fault_guard.h"
 #include "core/prefetch/advice_policy.h"
 #include "core/prefetch/page_cache.h"
+#include "tests/support/cold_file.h"
 #include "tests/support/status_asserts.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/test_random.h"
@@ -94,18 +93,9 @@ class WarmUpTest : public SeededTest {
     return bytes;
   }
 
-  // Pages that are mapped stay, so they leave the map first; those under way come in first.
   void MakeCold() const {
     for (const auto& segment : snapshot_->segments()) {
-      const MappedFile& file = segment->file();
-      bool cold = false;
-      for (int i = 0; i < 5000 && !cold; ++i) {
-        ::madvise(const_cast<uint8_t*>(file.data()), file.size_bytes(), MADV_DONTNEED);
-        ::posix_fadvise(file.fd(), 0, 0, POSIX_FADV_DONTNEED);
-        cold = ResidencyOf(*segment, 0, file.size_bytes()).resident == 0;
-        if (!cold) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      }
-      ASSERT_TRUE(cold) << "the file system of " << testing::TempDir() << " keeps pages in memory";
+      ASSERT_NO_FATAL_FAILURE(test::MakeCold(segment->file()));
     }
   }
 

@@ -131,6 +131,12 @@ class PrefetchTest(ColdTestCase):
                 numbers = self.numbers()
                 costs = [self.batch(client, numbers).cost for _ in range(4)]
                 self.assertEqual([cost.pages_asked > BATCH // 2 for cost in costs], [asks] * 4)
+                # Whatever the choice, the status tells what there is.
+                table = self.status(server)
+                self.assertEqual(int(table['keys']), 4 * BATCH)
+                self.assertGreaterEqual(int(table['places']), 4 * BATCH)
+                self.assertEqual([each['section'] for each in table['sections']],
+                                 ['filter', 'pilots', 'lines'])
                 server.stop()
 
     def test_as_a_user_who_does_not_own_the_files(self):

@@ -39,9 +39,9 @@ inline testing::AssertionResult IsOk(const absl::Status& status) {
 #define LATCHKEY_TEST_CONCAT(a, b) LATCHKEY_TEST_CONCAT_INNER(a, b)
 
 // `expr` failed with that code, and its message matches.
-#define EXPECT_FAILS(expr, expected_code, message_matcher)                   \
-  do {                                                                       \
-    const absl::Status status_ = ::latchkey::test::ToStatus(expr);           \
-    EXPECT_EQ(status_.code(), absl::StatusCode::expected_code) << status_;   \
-    EXPECT_THAT(::latchkey::Message(status_), (message_matcher));            \
+#define EXPECT_FAILS(expr, expected_code, message_matcher)                 \
+  do {                                                                     \
+    const absl::Status status_ = ::latchkey::test::ToStatus(expr);         \
+    EXPECT_EQ(status_.code(), absl::StatusCode::expected_code) << status_; \
+    EXPECT_THAT(::latchkey::Message(status_), (message_matcher));          \
   } while (0)

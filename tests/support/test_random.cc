@@ -8,8 +8,7 @@ namespace latchkey::test {
 namespace {
 
 uint64_t SeedOfThisTest() {
-  const testing::TestInfo* const info =
-      testing::UnitTest::GetInstance()->current_test_info();
+  const testing::TestInfo* const info = testing::UnitTest::GetInstance()->current_test_info();
   const std::string name = std::string(info->test_suite_name()) + "." + info->name();
   return HashBytes(name.data(), name.size(), TestSeed());
 }

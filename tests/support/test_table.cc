@@ -67,16 +67,15 @@ absl::Status TestTable::AppendPartitioned(const std::vector<Row>& rows, uint8_t 
   }
   const bool fits_lines = plan.key_bytes_min == plan.key_bytes_max &&
                           LineShape::SuitsRows(options.schema, plan.key_bytes_max);
-  plan.layout = fits_lines && options.layout != LayoutChoice::kPointer ? Layout::kLine
-                                                                       : Layout::kPointer;
+  plan.layout =
+      fits_lines && options.layout != LayoutChoice::kPointer ? Layout::kLine : Layout::kPointer;
   if (options.hash_list) plan.hash_list = HashListShape::For(rows.size(), rows.size());
   const std::string file = SegmentFileName(manifest.generation, 0);
   LATCHKEY_ASSIGN_OR_RETURN(const auto writer,
                             SegmentWriter::Create(file_system_, Path(file), plan));
   for (auto& part : parts) {
-    std::sort(part.begin(), part.end(), [](const SegmentRow& a, const SegmentRow& b) {
-      return a.hash < b.hash;
-    });
+    std::sort(part.begin(), part.end(),
+              [](const SegmentRow& a, const SegmentRow& b) { return a.hash < b.hash; });
     LATCHKEY_RETURN_IF_ERROR(writer->AddPartition(part));
   }
   LATCHKEY_ASSIGN_OR_RETURN(const SegmentHeader header, writer->Finish());

@@ -44,8 +44,7 @@ class GeneratorSource final : public RecordSource {
  public:
   // Makes the row of an ordinal; what it is given still holds the row before.
   using Make = std::function<void(uint64_t ordinal, Row* row)>;
-  GeneratorSource(uint64_t row_count, Make make)
-      : row_count_(row_count), make_(std::move(make)) {}
+  GeneratorSource(uint64_t row_count, Make make) : row_count_(row_count), make_(std::move(make)) {}
 
   absl::StatusOr<bool> Next(InputRow* row) override {
     if (next_ == row_count_) return false;
