@@ -60,17 +60,23 @@ grpc::ServerUnaryReactor* AdminService::Status(grpc::CallbackServerContext* cont
   response->set_start_unix_s(start_unix_s_);
   response->mutable_warm_up()->set_done_bytes(reloader_.warm_up().done_bytes);
   response->mutable_warm_up()->set_total_bytes(reloader_.warm_up().total_bytes);
-  for (const TableReport& report : scheduler_.Report()) {
-    if (!request->table().empty() && request->table() != report.table) continue;
+  const std::vector<TableReport> reports = scheduler_.Report();
+  for (const auto& [table, state] : reloader_.States()) {
+    if (!request->table().empty() && request->table() != table) continue;
     v1::TableStatus* const status = response->add_tables();
-    status->set_table(report.table);
-    status->set_generation(report.generation);
-    if (const auto snapshot = catalog_.Acquire(report.table)) {
+    status->set_table(table);
+    status->set_generation(state.generation);
+    status->set_reload_error(Message(state.error));
+    status->set_reloads(state.opened);
+    status->set_reload_failures(state.failed);
+    if (const auto snapshot = catalog_.Acquire(table)) {
       status->set_memory_mode(std::string(MemoryModeName(snapshot->memory_mode())));
+      status->set_unchecked_bytes(snapshot->unchecked_bytes());
     }
-    status->set_reload_error(Message(reloader_.LastError(report.table)));
-    Describe(report, status);
-    Describe(lookups_.CountsOf(report.table), status);
+    for (const TableReport& report : reports) {
+      if (report.table == table) Describe(report, status);
+    }
+    Describe(lookups_.CountsOf(table), status);
   }
   const bool found = request->table().empty() || response->tables_size() > 0;
   reactor->Finish(ToGrpcStatus(found ? absl::OkStatus() : NoSuchTable(request->table())));

@@ -48,6 +48,9 @@ int Serve(const ServerOptions& options) {
   }
   for (const std::string& address : (*server)->addresses())
     spdlog::info("serving address={}", address);
+  if (!(*server)->http_address().empty()) {
+    spdlog::info("metrics address={}", (*server)->http_address());
+  }
 
   int signal_number = 0;
   sigwait(&signals, &signal_number);

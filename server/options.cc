@@ -111,6 +111,23 @@ ParsedCommandLine ParseServerCommandLine(int argc, char** argv) {
                  "How fast at most; 0: as fast as it goes")
       ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 20))
       ->capture_default_str();
+  AddChoice<VerifyLevel>(
+      app, "--verify",
+      "What of a segment is read against its checksums before it serves, when it comes: header "
+      "(and what is warmed up), index (filters and pilots), or all; the rest follows in the "
+      "background",
+      {{"header", VerifyLevel::kHeader},
+       {"index", VerifyLevel::kIndex},
+       {"all", VerifyLevel::kAll}},
+      &options.verify)
+      ->envname("LATCHKEY_VERIFY");
+  app.add_option("--verify-mib-per-s", options.verify_mib_per_s_max,
+                 "How fast at most what serves is checked in the background; 0: not at all")
+      ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 20))
+      ->capture_default_str();
+  app.add_option("--http", options.http,
+                 "HOST:PORT that answers GET /metrics, for Prometheus; none by default")
+      ->envname("LATCHKEY_HTTP");
   app.add_option("--log-level", options.log_level, "debug, info, warning or error")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
       ->envname("LATCHKEY_LOG_LEVEL")

@@ -38,6 +38,9 @@ struct ServerOptions {
   PrefetchChoice prefetch = PrefetchChoice::kAuto;
   WarmUp warm_up = WarmUp::kIndex;
   uint64_t warm_up_mib_per_s_max = 0;  // 0: as fast as it goes
+  VerifyLevel verify = VerifyLevel::kHeader;
+  uint64_t verify_mib_per_s_max = 32;  // in the background; 0: not at all
+  std::string http;                    // HOST:PORT for metrics; empty: none
   std::string log_level = "info";
 
   // What a request may weigh: a full batch of keys of kRequestBytesPerKey each always fits, and so

@@ -4,10 +4,12 @@
 #include <poll.h>
 #include <spdlog/spdlog.h>
 #include <sys/inotify.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <utility>
 
 #include "core/base/error.h"
@@ -21,11 +23,28 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kProgressTime(2);  // between two lines of the log
 constexpr int kLookMs = 1000;
+constexpr std::chrono::seconds kRetryMax(60);
+
+// Names, sizes and times of the files in a table's folder: what shows that it is worth while to try
+// again.
+std::string StateOfFolder(const std::string& table_dir) {
+  std::string state;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(table_dir, error), end; !error && at != end;
+       at.increment(error)) {
+    struct stat file = {};
+    if (::stat(at->path().c_str(), &file) != 0) continue;
+    state += fmt::format("{} {} {}.{}\n", at->path().filename().string(), file.st_size,
+                         file.st_mtim.tv_sec, file.st_mtim.tv_nsec);
+  }
+  return state;
+}
 
 }  // namespace
 
-Reloader::Reloader(const ServerOptions& options, Catalog& catalog, PrefetchScheduler& scheduler)
-    : options_(options), catalog_(catalog), scheduler_(scheduler) {}
+Reloader::Reloader(const ServerOptions& options, Catalog& catalog, PrefetchScheduler& scheduler,
+                   BackgroundCheck& check)
+    : options_(options), catalog_(catalog), scheduler_(scheduler), check_(check) {}
 
 void Reloader::Stop() {
   stopping_ = true;
@@ -46,7 +65,9 @@ absl::Status Reloader::OpenAll(const std::function<bool()>& should_stop) {
         options_.data_dir);
   }
   should_stop_ = should_stop;
-  for (const std::string& table : tables) LATCHKEY_RETURN_IF_ERROR(Open(table).status());
+  for (const std::string& table : tables) {
+    LATCHKEY_RETURN_IF_ERROR(Note(table, Open(table)).status());
+  }
   should_stop_ = [this] { return stopping_.load(); };
   return absl::OkStatus();
 }
@@ -58,12 +79,12 @@ absl::StatusOr<uint64_t> Reloader::Open(const std::string& table) {
   const auto current = catalog_.Acquire(table);
   const bool same_table = current != nullptr && current->manifest().identity == manifest.identity;
   if (same_table && current->generation() == manifest.generation) return manifest.generation;
+  const Snapshot* const previous = same_table ? current.get() : nullptr;
 
   const auto begin = Clock::now();
-  LATCHKEY_ASSIGN_OR_RETURN(
-      auto snapshot,
-      Snapshot::Open(file_system, table_dir, std::move(manifest), options_.OptionsOf(table),
-                     same_table ? current.get() : nullptr));
+  LATCHKEY_ASSIGN_OR_RETURN(auto snapshot,
+                            Snapshot::Open(file_system, table_dir, std::move(manifest),
+                                           options_.OptionsOf(table), previous));
   const std::chrono::duration<double, std::milli> elapsed = Clock::now() - begin;
   spdlog::info(
       "table opened table={} generation={} segments={} rows={} memory_mode={} huge_mib={} "
@@ -75,19 +96,23 @@ absl::StatusOr<uint64_t> Reloader::Open(const std::string& table) {
     spdlog::warn("table {} has no segment map, and is slower for it: {}", table,
                  Message(snapshot->segment_map_status()));
   }
-  LATCHKEY_RETURN_IF_ERROR(WarmUpTable(table, *snapshot));
+  LATCHKEY_RETURN_IF_ERROR(WarmUpTable(table, *snapshot, previous));
   scheduler_.Watch(table, snapshot);
+  check_.Add(table, *snapshot);
   const uint64_t generation = snapshot->generation();
   catalog_.Publish(table, std::move(snapshot));
   return generation;
 }
 
-absl::Status Reloader::WarmUpTable(const std::string& table, const Snapshot& snapshot) {
+absl::Status Reloader::WarmUpTable(const std::string& table, const Snapshot& snapshot,
+                                   const Snapshot* previous) {
   const auto begin = Clock::now();
   auto said = begin;
   const uint64_t done_before = warm_up_.done_bytes, total_before = warm_up_.total_bytes;
   WarmUpOptions options;
   options.what = options_.warm_up;
+  options.verify = options_.verify;
+  options.previous = previous;
   options.bytes_per_s_max = options_.warm_up_mib_per_s_max << 20;
   options.should_stop = should_stop_;
   options.on_progress = [&](uint64_t done_bytes, uint64_t total_bytes) {
@@ -100,44 +125,53 @@ absl::Status Reloader::WarmUpTable(const std::string& table, const Snapshot& sna
   };
   LATCHKEY_RETURN_IF_ERROR(WarmUpSnapshot(snapshot, options));
   const std::chrono::duration<double> elapsed = Clock::now() - begin;
-  spdlog::info("warmed up table={} what={} mib={} seconds={:.1f}", table,
+  spdlog::info("warmed up table={} what={} mib={} seconds={:.1f} unchecked_mib={}", table,
                WarmUpName(options_.warm_up), (warm_up_.done_bytes - done_before) >> 20,
-               elapsed.count());
+               elapsed.count(), snapshot.unchecked_bytes() >> 20);
   return absl::OkStatus();
 }
 
 absl::StatusOr<uint64_t> Reloader::Reload(const std::string& table) {
   LATCHKEY_RETURN_IF_ERROR(ValidateTableName(table));
   const std::lock_guard<std::mutex> reloading(reloading_);
-  absl::StatusOr<uint64_t> generation = Open(table);
-  absl::Status status = generation.status();
+  return Note(table, Open(table));
+}
+
+absl::StatusOr<uint64_t> Reloader::Note(const std::string& table,
+                                        absl::StatusOr<uint64_t> generation) {
+  const absl::Status& status = generation.status();
+  const auto before = catalog_.Acquire(table);
   if (absl::IsNotFound(status)) {
     // Gone as a whole, or one of its files only?
     const auto generations = ListGenerations(PosixFileSystem(), JoinPath(options_.data_dir, table));
     if (!generations.ok() || generations->empty()) {
-      if (catalog_.Acquire(table) != nullptr) spdlog::info("table gone table={}", table);
+      if (before != nullptr) spdlog::info("table gone table={}", table);
       catalog_.Remove(table);
-      status = absl::OkStatus();
+      const std::lock_guard<std::mutex> lock(mutex_);
+      states_.erase(table);
+      return generation;
     }
   }
+  if (absl::IsCancelled(status)) return generation;
   const std::lock_guard<std::mutex> lock(mutex_);
+  ReloadState& state = states_[table];
   if (status.ok()) {
-    errors_.erase(table);
-    return generation;
+    state.opened += *generation != state.generation;
+    state.generation = *generation;
+  } else {
+    ++state.failed;
+    if (status != state.error) {
+      spdlog::error("table not {} table={}{}: {}", before == nullptr ? "opened" : "reloaded", table,
+                    before == nullptr ? "" : ", what served before still does", Message(status));
+    }
   }
-  absl::Status& last = errors_[table];
-  if (status != last && !absl::IsCancelled(status)) {
-    spdlog::error("table not reloaded table={}, what served before still does: {}", table,
-                  Message(status));
-  }
-  last = status;
+  state.error = status;
   return generation;
 }
 
-absl::Status Reloader::LastError(const std::string& table) const {
+std::map<std::string, ReloadState> Reloader::States() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = errors_.find(table);
-  return found == errors_.end() ? absl::OkStatus() : found->second;
+  return states_;
 }
 
 void Reloader::LookAtAll() {
@@ -150,7 +184,17 @@ void Reloader::LookAtAll() {
   tables.erase(std::unique(tables.begin(), tables.end()), tables.end());
   for (const std::string& table : tables) {
     if (stopping_) return;
-    (void)Reload(table);
+    Retry& retry = retries_[table];
+    // Taken first: what changes meanwhile shall be seen.
+    std::string folder = StateOfFolder(JoinPath(options_.data_dir, table));
+    if (folder != retry.folder) retry = {std::move(folder), {}, {}};
+    if (Clock::now() < retry.at) continue;
+    if (Reload(table).ok()) {
+      retries_.erase(table);
+    } else {
+      retry.pause = std::clamp(2 * retry.pause, std::chrono::seconds(1), kRetryMax);
+      retry.at = Clock::now() + retry.pause;
+    }
   }
 }
 

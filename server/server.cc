@@ -9,11 +9,14 @@
 #include <chrono>
 #include <thread>
 
+#include "core/base/error.h"
 #include "core/base/status_macros.h"
+#include "core/prefetch/background_check.h"
 #include "core/prefetch/prefetch_scheduler.h"
 #include "server/admin_service.h"
 #include "server/executor.h"
 #include "server/lookup_service.h"
+#include "server/metrics.h"
 #include "server/reloader.h"
 
 namespace latchkey {
@@ -55,7 +58,13 @@ Server::Server(const ServerOptions& options) : options_(options) {
     return lookup_service_->CountsOf(table).cost;
   };
   scheduler_ = std::make_unique<PrefetchScheduler>(std::move(scheduler_options));
-  reloader_ = std::make_unique<Reloader>(options_, catalog_, *scheduler_);
+  BackgroundCheckOptions check_options;
+  check_options.bytes_per_s_max = options.verify_mib_per_s_max << 20;
+  check_options.on_damage = [](const std::string& table, const absl::Status& damage) {
+    spdlog::error("damaged table={}: {}", table, Message(damage));
+  };
+  check_ = std::make_unique<BackgroundCheck>(std::move(check_options));
+  reloader_ = std::make_unique<Reloader>(options_, catalog_, *scheduler_, *check_);
   admin_service_ = std::make_unique<AdminService>(catalog_, *scheduler_, *lookup_service_,
                                                   *reloader_, *cold_executor_);
 }
@@ -91,8 +100,13 @@ absl::Status Server::Listen() {
   auto* const health = grpc_server_->GetHealthCheckService();
   health->SetServingStatus(v1::Lookup::service_full_name(), false);
   health->SetServingStatus(false);
+  if (options_.http.empty()) return absl::OkStatus();
+  LATCHKEY_ASSIGN_OR_RETURN(
+      metrics_, MetricsEndpoint::Start(options_.http, catalog_, *lookup_service_, *reloader_));
   return absl::OkStatus();
 }
+
+std::string Server::http_address() const { return metrics_ == nullptr ? "" : metrics_->address(); }
 
 void Server::Drain() {
   if (grpc_server_ == nullptr) return;
@@ -104,6 +118,7 @@ void Server::Drain() {
   grpc_server_->Shutdown(std::chrono::system_clock::now() + kGoodbyeTime);
   grpc_server_->Wait();
   grpc_server_ = nullptr;
+  metrics_ = nullptr;
 }
 
 uint64_t Server::lookup_major_faults() const {

@@ -17,8 +17,10 @@ class Server;
 namespace latchkey {
 
 class AdminService;
+class BackgroundCheck;
 class Executor;
 class LookupService;
+class MetricsEndpoint;
 class PrefetchScheduler;
 class Reloader;
 
@@ -39,6 +41,7 @@ class Server {
 
   // Addresses that it listens on, with the ports that were taken.
   const std::vector<std::string>& addresses() const { return addresses_; }
+  std::string http_address() const;  // empty: none
   uint64_t lookup_major_faults() const;
 
  private:
@@ -51,7 +54,9 @@ class Server {
   std::unique_ptr<Executor> cold_executor_;
   std::unique_ptr<LookupService> lookup_service_;
   std::unique_ptr<PrefetchScheduler> scheduler_;
+  std::unique_ptr<BackgroundCheck> check_;
   std::unique_ptr<Reloader> reloader_;
+  std::unique_ptr<MetricsEndpoint> metrics_;
   std::unique_ptr<AdminService> admin_service_;
   std::vector<std::string> addresses_;
   std::unique_ptr<grpc::Server> grpc_server_;  // destroyed first: calls use all of the above

@@ -33,11 +33,16 @@ void PrintTable(const v1::TableStatus& table) {
       "read, {} waits; {} threads ask for pages, {} are silent",
       table.keys(), table.damaged(), table.places(), table.hit_percent(), table.pages_asked(),
       table.pages_read(), table.major_faults(), table.threads_asking(), table.threads_silent()));
+  if (table.unchecked_bytes() != 0) {
+    PutLine(fmt::format("  {} not read against their checksums yet", Mib(table.unchecked_bytes())));
+  }
   if (!table.reload_error().empty()) {
-    PutLine("  a newer generation does not serve: " + table.reload_error());
+    PutLine(fmt::format("  {} does not serve: {}",
+                        table.generation() == 0 ? "it" : "a newer generation",
+                        table.reload_error()));
   }
   for (const std::string& file : table.quarantined()) {
-    PutLine(fmt::format("  QUARANTINED {}: pages of its file are lost", file));
+    PutLine(fmt::format("  QUARANTINED {}: its file is damaged, or pages of it are lost", file));
   }
   for (const v1::SectionStatus& section : table.sections()) {
     const std::string resident = section.resident_percent() < 0

@@ -130,6 +130,11 @@ void InstallFaultGuard() {
   });
 }
 
+void CountLoss() {
+  internal::losses_begun.fetch_add(1);
+  internal::losses_done.fetch_add(1);
+}
+
 GuardedRange::GuardedRange(const uint8_t* data, uint64_t size_bytes)
     : slot_(TakeSlot(data, size_bytes)) {}
 GuardedRange::~GuardedRange() { slot_->begin.store(0); }

@@ -38,8 +38,11 @@ class GuardedRange {
   internal::GuardSlot* const slot_;
 };
 
-// How often any guarded range lost pages.
+// How often any guarded range lost pages, or CountLoss was called.
 inline uint64_t FaultEpoch() { return internal::losses_begun.load(std::memory_order_acquire); }
+
+// Makes those who read stably read anew: what they read has meanwhile been found to be damaged.
+void CountLoss();
 
 // Calls read(), and again if pages were going, or went, meanwhile: what it read at last is of the
 // files, or of zero bytes that were there before. Each loss is of pages that were there, so it

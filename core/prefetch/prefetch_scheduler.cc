@@ -152,10 +152,11 @@ void PrefetchScheduler::Judge(WatchedTable& table) {
       continue;
     }
     table.quarantined.push_back(segment.get());
-    options_.on_event(fmt::format(
-        "quarantined table={} segment={}: pages of its file are lost (cut off, or a disk error); "
-        "keys that it may hold are answered as damaged",
-        table.name, FileName(*segment)));
+    options_.on_event(
+        fmt::format("quarantined table={} segment={}: its file is damaged, cut off, or can't be "
+                    "read; keys that it "
+                    "may hold are answered as damaged",
+                    table.name, FileName(*segment)));
   }
   double evicted = 0, weight = 0;
   for (const WatchedSection& section : table.sections) {

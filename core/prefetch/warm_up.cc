@@ -1,14 +1,16 @@
 #include "core/prefetch/warm_up.h"
 
-#include <unistd.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "core/base/status_macros.h"
 #include "core/io/available_memory.h"
 #include "core/prefetch/advice_policy.h"
 
@@ -22,33 +24,64 @@ constexpr std::chrono::milliseconds kNap(10);
 // Left free, as CheckMemorySuffices has it.
 constexpr uint64_t kMemoryLeftBytes = uint64_t{128} << 20;
 
+// A part of a section, to be read.
 struct Chunk {
-  int fd;
-  uint64_t offset;
-  uint64_t size_bytes;
+  const Segment* segment;
+  SectionKind kind;
+  uint64_t begin, end;
+  bool must_be_sound;
 };
 
-// Index sections first, then data sections as far as `bytes_left` goes.
-std::vector<Chunk> ChunksOf(const Snapshot& snapshot, WarmUp what, uint64_t bytes_left) {
+struct Plan {
   std::vector<Chunk> chunks;
-  for (const bool data : {false, true}) {
-    if (what == WarmUp::kNone || (data && what == WarmUp::kIndex)) break;
-    for (const auto& segment : snapshot.segments()) {
-      if (segment->file().fd() < 0) continue;
-      for (size_t i = 0; i < kSectionCount; ++i) {
-        const auto kind = static_cast<SectionKind>(i);
-        if (data ? !IsDataSection(kind) : !IsIndexSection(kind)) continue;
-        const Section& section = segment->header().sections[i];
-        for (uint64_t at = 0; at < section.size_bytes; at += kChunkBytes) {
-          const uint64_t size_bytes = std::min(kChunkBytes, section.size_bytes - at);
-          if (data && size_bytes > bytes_left) return chunks;
-          bytes_left -= std::min(bytes_left, size_bytes);
-          chunks.push_back({segment->file().fd(), section.offset + at, size_bytes});
-        }
+  std::vector<std::pair<const Segment*, SectionKind>> whole_sections;
+  uint64_t total_bytes = 0;
+};
+
+// Whether `previous` has the very segment open, and whether it has the same one, quarantined.
+bool IsShared(const Segment& segment, const Snapshot* previous) {
+  return previous != nullptr &&
+         std::any_of(previous->segments().begin(), previous->segments().end(),
+                     [&](const auto& other) { return other.get() == &segment; });
+}
+bool WasQuarantined(const Segment& segment, const Snapshot* previous) {
+  return previous != nullptr &&
+         std::any_of(previous->segments().begin(), previous->segments().end(),
+                     [&](const auto& other) {
+                       return other->quarantined() &&
+                              other->header().segment_id == segment.header().segment_id;
+                     });
+}
+
+// Index sections, or data sections as far as `bytes_left` goes.
+void Add(const Snapshot& snapshot, const WarmUpOptions& options, bool data, uint64_t bytes_left,
+         Plan* plan) {
+  // Other modes have everything in memory already.
+  const bool warm = snapshot.memory_mode() == MemoryMode::kMmap &&
+                    options.what >= (data ? WarmUp::kAll : WarmUp::kIndex);
+  const bool verify = options.verify >= (data ? VerifyLevel::kAll : VerifyLevel::kIndex);
+  for (const auto& segment : snapshot.segments()) {
+    if (IsShared(*segment, options.previous)) continue;
+    const bool prove = verify || WasQuarantined(*segment, options.previous);
+    for (size_t i = 0; i < kSectionCount; ++i) {
+      const auto kind = static_cast<SectionKind>(i);
+      if (data ? !IsDataSection(kind) : !IsIndexSection(kind)) continue;
+      uint64_t left = segment->header().sections[i].size_bytes;
+      if (!prove) left = !warm ? 0 : data ? std::min(left, bytes_left) : left;
+      bytes_left -= std::min(bytes_left, left);
+      if (left == segment->header().sections[i].size_bytes) {
+        plan->whole_sections.emplace_back(segment.get(), kind);
+      }
+      plan->total_bytes += left;
+      for (uint64_t at = 0; left > 0; at += kChunkBytes) {
+        const uint64_t size_bytes = std::min(left, kChunkBytes);
+        // While another generation serves, one that is damaged need not.
+        plan->chunks.push_back(
+            {segment.get(), kind, at, at + size_bytes, prove || options.previous != nullptr});
+        left -= size_bytes;
       }
     }
   }
-  return chunks;
 }
 
 }  // namespace
@@ -65,32 +98,54 @@ std::string_view WarmUpName(WarmUp warm_up) {
   return "none";
 }
 
+std::string_view VerifyLevelName(VerifyLevel level) {
+  switch (level) {
+    case VerifyLevel::kIndex:
+      return "index";
+    case VerifyLevel::kAll:
+      return "all";
+    case VerifyLevel::kHeader:
+      break;
+  }
+  return "header";
+}
+
 absl::Status WarmUpSnapshot(const Snapshot& snapshot, const WarmUpOptions& options) {
-  // Other modes have everything in memory already.
-  if (snapshot.memory_mode() != MemoryMode::kMmap) return absl::OkStatus();
   const auto memory = ReadAvailableMemory();
-  const uint64_t left = memory.ok() ? memory->bytes : UINT64_MAX;
-  const std::vector<Chunk> chunks =
-      ChunksOf(snapshot, options.what, left - std::min(left, kMemoryLeftBytes));
-  uint64_t total_bytes = 0;
-  for (const Chunk& chunk : chunks) total_bytes += chunk.size_bytes;
+  const uint64_t available = memory.ok() ? memory->bytes : UINT64_MAX;
+  const uint64_t bytes_left = available - std::min(available, kMemoryLeftBytes);
+  Plan plan;
+  Add(snapshot, options, /*data=*/false, 0, &plan);
+  const uint64_t index_bytes = plan.total_bytes;
+  if (options.previous != nullptr && options.what != WarmUp::kNone && index_bytes > bytes_left) {
+    return absl::ResourceExhaustedError(fmt::format(
+        "generation {}: its filters and pilots take {} MiB of memory beside generation {}, and {} "
+        "has {} MiB left, of which {} are to stay free",
+        snapshot.generation(), index_bytes >> 20, options.previous->generation(),
+        memory->limited_by, available >> 20, kMemoryLeftBytes >> 20));
+  }
+  Add(snapshot, options, /*data=*/true, bytes_left - std::min(bytes_left, index_bytes), &plan);
 
   std::atomic<size_t> next{0};
   std::atomic<uint64_t> taken_bytes{0}, done_bytes{0};
   std::atomic<bool> stopped{false};
-  std::mutex progress_mutex;
+  std::mutex mutex;
+  absl::Status damage;  // guarded by mutex
   const auto begin = Clock::now();
   const auto read_chunks = [&] {
-    std::vector<char> scratch(kChunkBytes);
-    for (size_t i = next++; i < chunks.size() && !stopped; i = next++) {
-      const Chunk& chunk = chunks[i];
-      taken_bytes += chunk.size_bytes;
-      if (::pread(chunk.fd, scratch.data(), chunk.size_bytes, static_cast<off_t>(chunk.offset)) >
-          0) {
-        done_bytes += chunk.size_bytes;
+    for (size_t i = next++; i < plan.chunks.size() && !stopped; i = next++) {
+      const Chunk& chunk = plan.chunks[i];
+      const uint64_t size_bytes = chunk.end - chunk.begin;
+      taken_bytes += size_bytes;
+      const absl::Status status = chunk.segment->CheckBlocks(chunk.kind, chunk.begin, chunk.end);
+      if (status.ok()) done_bytes += size_bytes;
+      const std::lock_guard<std::mutex> lock(mutex);
+      if (!status.ok() && chunk.must_be_sound) {
+        damage.Update(status);
+        stopped = true;
+        return;
       }
-      const std::lock_guard<std::mutex> lock(progress_mutex);
-      options.on_progress(done_bytes, total_bytes);
+      options.on_progress(done_bytes, plan.total_bytes);
       if (options.should_stop()) stopped = true;
       while (options.bytes_per_s_max != 0 && !stopped) {
         const std::chrono::duration<double> elapsed = Clock::now() - begin;
@@ -107,7 +162,12 @@ absl::Status WarmUpSnapshot(const Snapshot& snapshot, const WarmUpOptions& optio
   for (unsigned t = 1; t < std::max(1u, options.threads); ++t) threads.emplace_back(read_chunks);
   read_chunks();
   for (std::thread& thread : threads) thread.join();
-  return stopped ? absl::CancelledError("the warm-up was stopped") : absl::OkStatus();
+  LATCHKEY_RETURN_IF_ERROR(damage);
+  if (stopped) return absl::CancelledError("the warm-up was stopped");
+  for (const auto& [segment, kind] : plan.whole_sections) {
+    if (!segment->quarantined()) segment->SetChecked(kind);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace latchkey

@@ -1,4 +1,4 @@
-// Reads a generation into the page cache before it serves.
+// Reads a generation before it serves: into the page cache, and against its checksums.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,21 @@ enum class WarmUp : uint8_t {
 };
 std::string_view WarmUpName(WarmUp warm_up);  // "none", "index", "all"
 
+// What is read against its checksums before it serves; headers and directories always are. The
+// rest may follow while it serves: see BackgroundCheck.
+enum class VerifyLevel : uint8_t {
+  kHeader,  // nothing more, but what the warm-up reads anyway
+  kIndex,   // filters and pilots
+  kAll,
+};
+std::string_view VerifyLevelName(VerifyLevel level);  // "header", "index", "all"
+
 struct WarmUpOptions {
   WarmUp what = WarmUp::kIndex;
+  VerifyLevel verify = VerifyLevel::kHeader;
+  // The generation that serves, or null. What both have has been read already. A segment that is
+  // quarantined in it must prove all of itself sound.
+  const Snapshot* previous = nullptr;
   uint64_t bytes_per_s_max = 0;  // 0: as fast as it goes
   unsigned threads = 4;
   // Called now and then by one thread at a time.
@@ -28,8 +41,10 @@ struct WarmUpOptions {
 };
 
 // Reads in the order of the files, by read calls, so that the kernel reads ahead and keeps large
-// pages: index sections first, then data sections as far as memory goes. Cancelled when it was
-// stopped; what the disk refuses is left cold, for lookups to find out.
+// pages: index sections first, then data sections, those that need no check as far as memory goes.
+// Whatever is read is checked too, unless it was checked before. Errors: DataLoss for the first
+// block that does not match, or can't be read; ResourceExhausted, before anything is read, when
+// beside `previous` memory does not suffice for the index; Cancelled when it was stopped.
 absl::Status WarmUpSnapshot(const Snapshot& snapshot, const WarmUpOptions& options);
 
 }  // namespace latchkey

@@ -1,8 +1,11 @@
 #include "core/segment/segment.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 
 #include "core/base/bytes.h"
 #include "core/base/check.h"
@@ -22,6 +25,7 @@ std::string_view AsText(const uint8_t* data, uint64_t size_bytes) {
 
 // What every device reads ahead at once.
 constexpr uint64_t kReadAheadBytes = uint64_t{128} << 10;
+constexpr uint64_t kCheckBufferBytes = 16 * kChecksumBlockBytes;
 
 absl::Status CheckFileSize(const SegmentHeader& header, uint64_t size_bytes) {
   if (size_bytes == header.file_bytes()) return absl::OkStatus();
@@ -74,6 +78,8 @@ absl::StatusOr<std::unique_ptr<const Segment>> Segment::Open(FileSystem& file_sy
                           ? LineShape::OfRows(header.schema, header.key_bytes_max)
                           : LineShape::OfPointers(header.schema);
     segment->OpenPartitions(entries);
+    segment->SetChecked(SectionKind::kDirectory);
+    segment->SetChecked(SectionKind::kChecksums);
     return absl::OkStatus();
   };
   LATCHKEY_RETURN_IF_ERROR(Prefixed(validate(), path));
@@ -186,23 +192,64 @@ bool Segment::ReadValue(const RowRef& row, uint64_t hash, std::string_view* valu
   return ValueCheck(*value, hash) == LocatorCheck(locator);
 }
 
-absl::StatusOr<std::string_view> Segment::ReadHashList() const {
-  if (header_.hash_bits == 0) {
-    return FailedPrecondition("{}: it was built without a hash list", path_);
-  }
-  const std::string_view bytes = section_bytes(SectionKind::kHashes);
-  uint64_t block = 0;
-  for (size_t i = 0; i < static_cast<size_t>(SectionKind::kHashes); ++i) {
+absl::Status Segment::CheckBytes(SectionKind kind, uint64_t begin, std::string_view bytes) const {
+  uint64_t block = begin / kChecksumBlockBytes;
+  for (size_t i = 0; i < static_cast<size_t>(kind); ++i) {
     block += ChecksumBlocks(header_.sections[i].size_bytes);
   }
   const char* checksum = section_bytes(SectionKind::kChecksums).data() + block * 8;
   for (size_t at = 0; at < bytes.size(); at += kChecksumBlockBytes, checksum += 8) {
     const auto data = bytes.substr(at, kChecksumBlockBytes);
     if (Checksum(data.data(), data.size()) != Load<uint64_t>(checksum)) {
-      return DataLoss("{}: section 'hashes' is damaged at offset {}", path_,
-                      header_.section(SectionKind::kHashes).offset + at);
+      return DataLoss("{}: section '{}' is damaged at offset {}", path_, SectionName(kind),
+                      header_.section(kind).offset + begin + at);
     }
   }
+  return absl::OkStatus();
+}
+
+absl::Status Segment::CheckBlocks(SectionKind kind, uint64_t begin, uint64_t end) const {
+  LATCHKEY_CHECK(begin % kChecksumBlockBytes == 0 && end <= header_.section(kind).size_bytes);
+  absl::Status status;
+  if (file_->fd() < 0) {
+    status = CheckBytes(kind, begin, section_bytes(kind).substr(begin, end - begin));
+  } else {
+    std::vector<char> buffer(std::min(end - begin, kCheckBufferBytes));
+    for (uint64_t at = begin; at < end && status.ok(); at += buffer.size()) {
+      const uint64_t offset = header_.section(kind).offset + at;
+      const size_t wanted = std::min<uint64_t>(buffer.size(), end - at);
+      const ssize_t got = ::pread(file_->fd(), buffer.data(), wanted, static_cast<off_t>(offset));
+      status = got == static_cast<ssize_t>(wanted)
+                   ? CheckBytes(kind, at, {buffer.data(), wanted})
+                   : DataLoss("{}: section '{}' can't be read at offset {}: {}", path_,
+                              SectionName(kind), offset,
+                              got < 0 ? std::strerror(errno) : "the file was cut off");
+    }
+  }
+  if (!status.ok()) {
+    // The checksums are read through the map.
+    if (file_->lost()) status = DataLoss("{}: pages of its file are lost", path_);
+    damaged_ = true;
+    CountLoss();
+  }
+  return status;
+}
+
+uint64_t Segment::UncheckedBytes() const {
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < kSectionCount; ++i) {
+    const auto kind = static_cast<SectionKind>(i);
+    if (!checked(kind)) bytes += header_.section(kind).size_bytes;
+  }
+  return bytes;
+}
+
+absl::StatusOr<std::string_view> Segment::ReadHashList() const {
+  if (header_.hash_bits == 0) {
+    return FailedPrecondition("{}: it was built without a hash list", path_);
+  }
+  const std::string_view bytes = section_bytes(SectionKind::kHashes);
+  LATCHKEY_RETURN_IF_ERROR(CheckBytes(SectionKind::kHashes, 0, bytes));
   return bytes;
 }
 

@@ -1,6 +1,7 @@
 // One segment file, opened: mapped, validated, and seen as partitions ready to probe.
 #pragma once
 
+#include <atomic>
 #include <bit>
 #include <cstdint>
 #include <functional>
@@ -87,9 +88,10 @@ class Segment {
   const MappedFile& file() const { return *file_; }
   const SegmentHeader& header() const { return header_; }
   uint64_t header_checksum() const { return header_checksum_; }
-  // Pages of the file were lost, so nothing that is read from it counts any more, and a key that it
-  // may hold, by its length and first bytes, is not known to be absent.
-  bool quarantined() const { return FaultEpoch() != 0 && file_->lost(); }
+  // Pages of the file were lost, or a block of it is not what was written: so nothing that is read
+  // from it counts any more, and a key that it may hold, by its length and first bytes, is not
+  // known to be absent.
+  bool quarantined() const { return FaultEpoch() != 0 && (damaged_ || file_->lost()); }
   const std::vector<Partition>& partitions() const { return partitions_; }
   const LineShape& shape() const { return shape_; }
   // The same, if lines hold whole rows; else null.
@@ -145,6 +147,18 @@ class Segment {
   // one pass over them, since a check of 16 bits ties them to their key.
   bool ReadValue(const RowRef& row, uint64_t hash, std::string_view* value) const;
 
+  // Reads [begin, end) of a section, which is of whole blocks but for the section's end, against
+  // its checksums: by read calls from a mapped file, so that its pages need no place in the map,
+  // else from memory. DataLoss, naming section and offset, for what does not match or can't be
+  // read; then the segment is quarantined. Thread-safe.
+  absl::Status CheckBlocks(SectionKind kind, uint64_t begin, uint64_t end) const;
+  // Whether all blocks of a section were found to be sound since the segment was opened; those who
+  // check them keep account of it here. The hash list is checked whenever it is read.
+  bool checked(SectionKind kind) const { return (checked_sections_ & SectionBit(kind)) != 0; }
+  void SetChecked(SectionKind kind) const { checked_sections_ |= SectionBit(kind); }
+  // Of all sections but the hash list.
+  uint64_t UncheckedBytes() const;
+
   // The hash list, checked against its checksums by reading all of it. FailedPrecondition when the
   // segment has none.
   absl::StatusOr<std::string_view> ReadHashList() const;
@@ -192,6 +206,9 @@ class Segment {
   const uint8_t* section_data(SectionKind kind) const {
     return file_->data() + header_.section(kind).offset;
   }
+  static uint32_t SectionBit(SectionKind kind) { return 1u << static_cast<unsigned>(kind); }
+  // `bytes` are those at `begin` of the section, where a block begins.
+  absl::Status CheckBytes(SectionKind kind, uint64_t begin, std::string_view bytes) const;
   std::string_view section_bytes(SectionKind kind) const {
     return {reinterpret_cast<const char*>(section_data(kind)), header_.section(kind).size_bytes};
   }
@@ -202,6 +219,8 @@ class Segment {
   uint64_t header_checksum_ = 0;
   std::vector<Partition> partitions_;
   LineShape shape_;
+  mutable std::atomic<uint32_t> checked_sections_{SectionBit(SectionKind::kHashes)};
+  mutable std::atomic<bool> damaged_{false};
 };
 
 // A block whose bytes are not those that were written.

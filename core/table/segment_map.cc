@@ -57,6 +57,8 @@ absl::Status CheckMappable(std::span<const Segment* const> segments) {
   return absl::OkStatus();
 }
 
+uint64_t BucketsFor(uint64_t rows) { return std::max<uint64_t>(1, CeilDiv(rows, kEntriesWanted)); }
+
 // With buckets behind the last, for what overflows from it. A key that all segments have may take
 // several buckets alone.
 uint64_t BytesFor(uint64_t bucket_count, size_t segments) {
@@ -77,14 +79,18 @@ absl::StatusOr<std::unique_ptr<AnonymousMemory>> AllocateMap(uint64_t size_bytes
 
 }  // namespace
 
+uint64_t SegmentMap::SizeBytes(uint64_t rows, size_t segments) {
+  return BytesFor(BucketsFor(rows), SegmentMaskFor(segments));
+}
+
 absl::StatusOr<std::unique_ptr<const SegmentMap>> SegmentMap::Build(
     std::span<const Segment* const> segments, uint64_t bytes_max) {
   LATCHKEY_RETURN_IF_ERROR(CheckMappable(segments));
   std::unique_ptr<SegmentMap> map(new SegmentMap);
-  map->bucket_count_ = std::max<uint64_t>(1, CeilDiv(RowsOf(segments), kEntriesWanted));
+  map->bucket_count_ = BucketsFor(RowsOf(segments));
   map->segment_mask_ = SegmentMaskFor(segments.size());
-  const uint64_t size_bytes = BytesFor(map->bucket_count_, map->segment_mask_);
-  LATCHKEY_ASSIGN_OR_RETURN(map->memory_, AllocateMap(size_bytes, bytes_max));
+  LATCHKEY_ASSIGN_OR_RETURN(map->memory_,
+                            AllocateMap(SizeBytes(RowsOf(segments), segments.size()), bytes_max));
   map->segments_.push_back(nullptr);
   // No more bits than it takes, so that later segments' shorter lists can be added.
   const unsigned wanted = std::bit_width(RowsOf(segments)) + kBitsBeyondRows;

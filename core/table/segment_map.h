@@ -43,6 +43,8 @@ struct MapProbe {
 // Immutable after Build or Extend; any thread may read it.
 class SegmentMap {
  public:
+  // What a map takes of memory.
+  static uint64_t SizeBytes(uint64_t rows, size_t segments);
   // A map of `segments`, the oldest first, made from their hash lists. FailedPrecondition when one
   // has none, there are more than kMappedSegmentsMax, or too many of their keys fall together;
   // ResourceExhausted when it would take more

@@ -1,13 +1,19 @@
 #include "core/table/snapshot.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "core/base/error.h"
 #include "core/base/status_macros.h"
+#include "core/io/available_memory.h"
 
 namespace latchkey {
 namespace {
+
+// So little needs no look at what memory is left.
+constexpr uint64_t kSmallBytes = uint64_t{1} << 20;
 
 absl::Status CheckBelongs(const Manifest& manifest, const SegmentRef& ref, const Segment& segment) {
   const SegmentHeader& header = segment.header();
@@ -74,6 +80,7 @@ absl::StatusOr<std::shared_ptr<const Snapshot>> Snapshot::OpenHeld(FileSystem& f
                                                                    const Snapshot* previous) {
   std::shared_ptr<Snapshot> snapshot(new Snapshot(std::move(held)));
   snapshot->memory_mode_ = options.memory_mode;
+  LATCHKEY_RETURN_IF_ERROR(snapshot->CheckMemory(table_dir, options, previous));
   for (const SegmentRef& ref : snapshot->manifest_.segments) {
     const std::string path = JoinPath(table_dir, ref.file);
     auto segment = FindShared(previous, path, ref, options.memory_mode);
@@ -100,6 +107,30 @@ absl::StatusOr<std::shared_ptr<const Snapshot>> Snapshot::OpenNewest(
     FileSystem& file_system, const std::string& table_dir, const SnapshotOptions& options) {
   LATCHKEY_ASSIGN_OR_RETURN(HeldManifest held, HoldNewestManifest(file_system, table_dir));
   return OpenHeld(file_system, table_dir, std::move(held), options, nullptr);
+}
+
+absl::Status Snapshot::CheckMemory(const std::string& table_dir, const SnapshotOptions& options,
+                                   const Snapshot* previous) const {
+  uint64_t file_bytes = 0, rows = 0, map_bytes = 0;
+  for (const SegmentRef& ref : manifest_.segments) {
+    rows += ref.row_count;
+    if (options.memory_mode == MemoryMode::kMmap ||
+        FindShared(previous, JoinPath(table_dir, ref.file), ref, options.memory_mode) != nullptr) {
+      continue;
+    }
+    file_bytes += ref.file_bytes;
+  }
+  if (previous != nullptr && manifest_.segments.size() > 1) {
+    map_bytes = SegmentMap::SizeBytes(rows, manifest_.segments.size());
+    if (map_bytes > options.segment_map_bytes_max) map_bytes = 0;
+  }
+  if (file_bytes + map_bytes < kSmallBytes) return absl::OkStatus();
+  const std::string beside =
+      previous == nullptr ? "" : fmt::format(" beside generation {}", previous->generation());
+  return CheckMemorySuffices(
+      fmt::format("{}: generation {}{}: {} MiB of segments and {} MiB of segment map", table_dir,
+                  generation(), beside, file_bytes >> 20, map_bytes >> 20),
+      file_bytes + map_bytes);
 }
 
 void Snapshot::MakeSegmentMap(uint64_t bytes_max, const Snapshot* previous) {
@@ -137,6 +168,12 @@ uint64_t Snapshot::row_count() const {
   uint64_t rows = 0;
   for (const auto& segment : segments_) rows += segment->header().row_count;
   return rows;
+}
+
+uint64_t Snapshot::unchecked_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& segment : segments_) bytes += segment->UncheckedBytes();
+  return bytes;
 }
 
 }  // namespace latchkey

@@ -26,9 +26,11 @@ class Snapshot {
   // Opens every segment that `manifest` names in `table_dir`. As long as it lives, Gc leaves the
   // generation alone; NotFound if its manifest is not there any more. Fails as a whole if any can't
   // be opened, is not the file that the manifest means, or belongs to another table; errors name
-  // the file. `previous`, an older generation of the table, may be null: segments that both have
-  // are shared with it, map and all, and its segment map is extended where this one only adds
-  // segments.
+  // the file. `previous`, an older generation of the table that serves on meanwhile, may be null:
+  // segments that both have are shared with it, map and all, and its segment map is extended where
+  // this one only adds segments. ResourceExhausted, before anything is opened, when there is not
+  // the memory for all of it: new segments, unless they are only mapped, and, beside `previous`,
+  // the segment map; without `previous` one that does not fit is left out.
   static absl::StatusOr<std::shared_ptr<const Snapshot>> Open(FileSystem& file_system,
                                                               const std::string& table_dir,
                                                               Manifest manifest,
@@ -46,6 +48,7 @@ class Snapshot {
   const std::vector<std::shared_ptr<const Segment>>& segments() const { return segments_; }
   // Sum over the segments: a key that several have counts in each.
   uint64_t row_count() const;
+  uint64_t unchecked_bytes() const;  // sum of Segment::UncheckedBytes
   // Whether one of its segments is.
   bool quarantined() const;
   // Touches the last byte of each file, so that one that was cut shows as quarantined. A page that
@@ -71,6 +74,8 @@ class Snapshot {
                                                                   HeldManifest held,
                                                                   const SnapshotOptions& options,
                                                                   const Snapshot* previous);
+  absl::Status CheckMemory(const std::string& table_dir, const SnapshotOptions& options,
+                           const Snapshot* previous) const;
   void MakeSegmentMap(uint64_t bytes_max, const Snapshot* previous);
 
   const std::unique_ptr<FileLock> lock_;  // shared, of the manifest

@@ -72,6 +72,38 @@ TEST_F(SnapshotTest, OpensTheNewestAndAnyOlderGeneration) {
   EXPECT_EQ(LookupOne(*older, "a").value, "1");
 }
 
+// Known from the manifest, before any file is opened; the figures are in the message.
+TEST_F(SnapshotTest, TheMemoryThatItTakesIsKnownBefore) {
+  ASSERT_OK_AND_ASSIGN(const auto previous, table_.Open());
+  ASSERT_OK(table_.Append({{"d", "4"}}));
+  ASSERT_OK_AND_ASSIGN(Manifest manifest, ReadNewestManifest(files_, table_.dir()));
+  constexpr uint64_t kTebibyte = uint64_t{1} << 40;
+  manifest.segments[0].file_bytes = 3 * kTebibyte;  // and the others less than 1 MiB each
+  manifest.segments[0].row_count = kTebibyte;
+  manifest.segments[0].file = "none";
+  const auto open = [&](MemoryMode mode, uint64_t map_bytes_max, const Snapshot* beside) {
+    return Snapshot::Open(files_, table_.dir(), manifest,
+                          {.memory_mode = mode, .segment_map_bytes_max = map_bytes_max}, beside)
+        .status();
+  };
+  const std::string map_mib =
+      std::to_string(SegmentMap::SizeBytes(kTebibyte + previous->row_count(), 4) >> 20);
+  // Beside another: its segments count where they are to be in memory, and the segment map.
+  EXPECT_FAILS(open(MemoryMode::kMmap, UINT64_MAX, previous.get()), kResourceExhausted,
+               AllOf(StartsWith("data/t: generation 5 beside generation 4: 0 MiB of segments and " +
+                                map_mib + " MiB of segment map: it takes " + map_mib + " MiB"),
+                     HasSubstr("MiB left")));
+  EXPECT_FAILS(open(MemoryMode::kHuge, 0, previous.get()), kResourceExhausted,
+               AllOf(HasSubstr(": 3145729 MiB of segments and 0 MiB of segment map"),
+                     HasSubstr("MiB left")));
+  // Alone, it is opened without a map rather than not at all.
+  EXPECT_FAILS(open(MemoryMode::kLocked, UINT64_MAX, nullptr), kResourceExhausted,
+               StartsWith("data/t: generation 5: 3145729 MiB of segments and 0 MiB"));
+  EXPECT_FAILS(open(MemoryMode::kMmap, UINT64_MAX, nullptr), kNotFound, HasSubstr("none"));
+  // Nor does a map count that may not be made.
+  EXPECT_FAILS(open(MemoryMode::kMmap, 1 << 20, previous.get()), kNotFound, HasSubstr("none"));
+}
+
 TEST_F(SnapshotTest, AMissingSegmentIsNamed) {
   const std::string path = table_.Path("g00000003-0.segment");
   ASSERT_OK(files_.Remove(path));

@@ -273,5 +273,125 @@ TEST_F(WarmUpTest, WhatCannotBeReadIsLeft) {
   EXPECT_LT(progress_.back().done_bytes, progress_.back().total_bytes);
 }
 
+TEST(VerifyLevelNameTest, Names) {
+  EXPECT_EQ(VerifyLevelName(VerifyLevel::kHeader), "header");
+  EXPECT_EQ(VerifyLevelName(VerifyLevel::kIndex), "index");
+  EXPECT_EQ(VerifyLevelName(VerifyLevel::kAll), "all");
+}
+
+// Each level reads what it says, and leaves the rest to be checked later; in every memory mode, as
+// what is in memory can be wrong too.
+TEST_F(WarmUpTest, LevelsOfVerification) {
+  for (const MemoryMode mode : {MemoryMode::kMmap, MemoryMode::kHuge, MemoryMode::kLocked}) {
+    for (const VerifyLevel level : {VerifyLevel::kHeader, VerifyLevel::kIndex, VerifyLevel::kAll}) {
+      SCOPED_TRACE(std::string(MemoryModeName(mode)) + " " + std::string(VerifyLevelName(level)));
+      ASSERT_OK_AND_ASSIGN(snapshot_,
+                           Snapshot::OpenNewest(PosixFileSystem(), table_->dir(),
+                                                {.memory_mode = mode, .segment_map_bytes_max = 0}));
+      const uint64_t unchecked = snapshot_->unchecked_bytes();
+      EXPECT_EQ(unchecked, BytesOf(true, true));
+      progress_.clear();
+      options_.what = WarmUp::kNone;
+      options_.verify = level;
+      ASSERT_OK(WarmUpSnapshot(*snapshot_, options_));
+      const uint64_t read = BytesOf(level >= VerifyLevel::kIndex, level == VerifyLevel::kAll);
+      EXPECT_EQ(snapshot_->unchecked_bytes(), unchecked - read);
+      EXPECT_EQ(progress_.empty(), read == 0);
+      if (read != 0) ExpectProgress(read, read);
+    }
+  }
+}
+
+// Damage fails what was to be verified; what is only warmed up is quarantined and serves.
+TEST_F(WarmUpTest, DamageIsFound) {
+  const Segment& segment = *snapshot_->segments()[0];
+  for (const SectionKind kind : {SectionKind::kFilter, SectionKind::kValues}) {
+    const uint64_t at = segment.header().section(kind).offset + 10;
+    const int fd = ::open(segment.path().c_str(), O_RDWR | O_CLOEXEC);
+    ASSERT_GE(fd, 0);
+    char byte = 0;
+    ASSERT_EQ(::pread(fd, &byte, 1, static_cast<off_t>(at)), 1);
+    const char wrong = static_cast<char>(byte ^ 1);
+    ASSERT_EQ(::pwrite(fd, &wrong, 1, static_cast<off_t>(at)), 1);
+    for (const VerifyLevel level : {VerifyLevel::kHeader, VerifyLevel::kIndex, VerifyLevel::kAll}) {
+      SCOPED_TRACE(std::string(SectionName(kind)) + " " + std::string(VerifyLevelName(level)));
+      ASSERT_OK_AND_ASSIGN(const auto snapshot, table_->Open());
+      options_.what = WarmUp::kAll;
+      options_.verify = level;
+      const absl::Status status = WarmUpSnapshot(*snapshot, options_);
+      EXPECT_TRUE(snapshot->segments()[0]->quarantined());
+      EXPECT_NE(snapshot->unchecked_bytes(), 0u);
+      const bool verified = level == VerifyLevel::kAll ||
+                            (level == VerifyLevel::kIndex && kind == SectionKind::kFilter);
+      if (!verified) {
+        EXPECT_OK(status);
+        continue;
+      }
+      EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+      EXPECT_EQ(status.message(), segment.path() + ": section '" + std::string(SectionName(kind)) +
+                                      "' is damaged at offset " +
+                                      std::to_string(segment.header().section(kind).offset));
+    }
+    ASSERT_EQ(::pwrite(fd, &byte, 1, static_cast<off_t>(at)), 1);
+    ::close(fd);
+  }
+}
+
+// Beside one that serves: what both have is not read again; what is damaged does not come to serve,
+// at whatever level; and a segment that was quarantined must be sound as a whole.
+TEST_F(WarmUpTest, BesideTheOneThatServes) {
+  options_.what = WarmUp::kAll;
+  ASSERT_OK(WarmUpSnapshot(*snapshot_, options_));
+  ASSERT_OK(table_->Append({{"0123456789abcdef", std::string(100 << 10, 'w')}}));
+  const auto open_next = [&] {
+    return Snapshot::Open(PosixFileSystem(), table_->dir(),
+                          *ReadNewestManifest(PosixFileSystem(), table_->dir()), {},
+                          snapshot_.get());
+  };
+  ASSERT_OK_AND_ASSIGN(const auto next, open_next());
+  progress_.clear();
+  options_.previous = snapshot_.get();
+  ASSERT_OK(WarmUpSnapshot(*next, options_));
+  uint64_t new_bytes = 0;
+  const Segment& added = *next->segments()[0];
+  for (const SectionKind kind : {SectionKind::kFilter, SectionKind::kPilots, SectionKind::kLines,
+                                 SectionKind::kRecords, SectionKind::kValues}) {
+    new_bytes += added.header().section(kind).size_bytes;
+  }
+  ExpectProgress(new_bytes, new_bytes);
+  EXPECT_EQ(next->unchecked_bytes(), 0u);
+
+  const auto flip = [](const Segment& segment, SectionKind kind) {
+    const auto at = static_cast<off_t>(segment.header().section(kind).offset);
+    const int fd = ::open(segment.path().c_str(), O_RDWR | O_CLOEXEC);
+    char byte = 0;
+    EXPECT_EQ(::pread(fd, &byte, 1, at), 1);
+    byte = static_cast<char>(byte ^ 4);
+    EXPECT_EQ(::pwrite(fd, &byte, 1, at), 1);
+    ::close(fd);
+  };
+  flip(added, SectionKind::kPilots);
+  options_.what = WarmUp::kIndex;
+  ASSERT_OK_AND_ASSIGN(const auto damaged, open_next());
+  EXPECT_EQ(WarmUpSnapshot(*damaged, options_).code(), absl::StatusCode::kDataLoss);
+  flip(added, SectionKind::kPilots);
+  ASSERT_OK_AND_ASSIGN(const auto mended, open_next());
+  EXPECT_OK(WarmUpSnapshot(*mended, options_));
+
+  // In the generation that serves, a data section goes bad and is found to be.
+  options_.what = WarmUp::kNone;
+  const Segment& bad = *snapshot_->segments()[0];
+  flip(bad, SectionKind::kValues);
+  EXPECT_EQ(bad.CheckBlocks(SectionKind::kValues, 0, kChecksumBlockBytes).code(),
+            absl::StatusCode::kDataLoss);
+  ASSERT_TRUE(bad.quarantined());
+  ASSERT_OK_AND_ASSIGN(const auto still_bad, open_next());
+  EXPECT_EQ(WarmUpSnapshot(*still_bad, options_).code(), absl::StatusCode::kDataLoss);
+  flip(bad, SectionKind::kValues);
+  ASSERT_OK_AND_ASSIGN(const auto sound_again, open_next());
+  EXPECT_OK(WarmUpSnapshot(*sound_again, options_));
+  EXPECT_FALSE(sound_again->quarantined());
+}
+
 }  // namespace
 }  // namespace latchkey::test
