@@ -15,6 +15,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -247,6 +248,16 @@ class TestCase(unittest.TestCase):
         want = expected.get(first) if isinstance(expected, dict) else expected[first]
         self.fail(f'{what}: {len(wrong)} rows differ, first at {str(first)[:200]!r}: '
                   f'expected {str(want)[:200]!r}, got {str(got)[:200]!r}')
+
+
+SECTIONS = ('directory', 'filter', 'pilots', 'lines', 'records', 'values', 'hashes', 'checksums')
+
+
+def sections_of(segment):
+    """Where the sections of a segment file lie, from its header: name -> (offset, size in bytes)."""
+    with open(segment, 'rb') as file:
+        header = file.read(4096)
+    return {name: struct.unpack_from('<QQ', header, 120 + 16 * i) for i, name in enumerate(SECTIONS)}
 
 
 # --- rows ----------------------------------------------------------------------------------------------------
