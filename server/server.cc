@@ -111,8 +111,9 @@ std::string Server::http_address() const { return metrics_ == nullptr ? "" : met
 void Server::Drain() {
   if (grpc_server_ == nullptr) return;
   grpc_server_->GetHealthCheckService()->SetServingStatus(false);
-  reloader_->Stop();
+  // First, so that nothing is taken once that is said.
   lookup_service_->Drain(std::chrono::system_clock::now() + std::chrono::seconds(options_.drain_s));
+  reloader_->Stop();
   // gRPC waits for the connections too, until this deadline: a client that is idle may not notice
   // that it should go.
   grpc_server_->Shutdown(std::chrono::system_clock::now() + kGoodbyeTime);

@@ -324,17 +324,23 @@ Held ProbeOne(const Segment& segment, bool use_filter, std::string_view key, uin
     return Held::kNothing;
   }
   const Partition& partition = segment.PartitionFor(hash);
-  if (segment.quarantined()) [[unlikely]]
-    return Held::kDamaged;
-  if (use_filter && segment.has_filter() &&
-      !FilterMayContain(Load<uint64_t>(partition.FilterAddress(hash)),
-                        FilterMask(FilterHashOf(hash), segment.header().filter_hashes))) {
-    return Held::kNothing;
+  const bool suspect = segment.quarantined();
+  if (use_filter && segment.has_filter()) {
+    const uint8_t* const filter = partition.FilterAddress(hash);
+    const bool speaks = !suspect || !segment.InQuarantine(filter, 8);
+    if (speaks &&
+        !FilterMayContain(Load<uint64_t>(filter),
+                          FilterMask(FilterHashOf(hash), segment.header().filter_hashes))) {
+      return Held::kNothing;
+    }
   }
-  const uint8_t pilot = *partition.PilotAddress(hash);
-  if (pilot == 0) [[unlikely]]
+  const uint8_t* const pilot_address = partition.PilotAddress(hash);
+  const uint8_t pilot = *pilot_address;
+  if (pilot == 0 || (suspect && segment.InQuarantine(pilot_address, 1))) [[unlikely]]
     return Held::kDamaged;
   const uint8_t* const line = partition.LineAddress(hash, pilot);
+  if (suspect && segment.InQuarantine(line, uint64_t{1} << partition.line_shift)) [[unlikely]]
+    return Held::kDamaged;
   if (segment.header().layout == Layout::kLine) return segment.FindInLine(line, key, row);
   Held held;
   const uint32_t pointers = segment.PointersInLine(line, hash, &held);

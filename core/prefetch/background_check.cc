@@ -65,17 +65,13 @@ bool BackgroundCheck::CheckSection(const Waiting& waiting, SectionKind kind, uin
     uint64_t size_bytes;
     {
       const auto segment = waiting.segment.lock();
-      // A quarantined one may be so by this check.
-      if (segment == nullptr || segment->checked(kind) || segment->quarantined()) return true;
+      if (segment == nullptr || segment->checked(kind)) return true;
       const Section& section = segment->header().section(kind);
       size_bytes = std::min(section.size_bytes - at, kPieceBytes);
       const uint64_t read_before = ThreadFetchCost().read;
       const absl::Status status = segment->CheckBlocks(kind, at, at + size_bytes);
       *read_bytes += (ThreadFetchCost().read - read_before) * kCachePageBytes;
-      if (!status.ok()) {
-        options_.on_damage(waiting.table, status);
-        return true;
-      }
+      if (!status.ok()) options_.on_damage(waiting.table, status);
       const bool cold = *read_bytes > size_bytes / 2;
       *read_bytes -= std::min(*read_bytes, size_bytes);
       at += size_bytes;

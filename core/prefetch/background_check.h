@@ -17,8 +17,8 @@ namespace latchkey {
 
 struct BackgroundCheckOptions {
   uint64_t bytes_per_s_max = uint64_t{32} << 20;  // 0: nothing is checked
-  // Called by the thread that checks, when a segment is found to be damaged, and so quarantined:
-  // its error names the file and the place.
+  // Called by the thread that checks, when blocks are found to be damaged, and so quarantined: the
+  // error names the file and the place of the first.
   std::function<void(const std::string& table, const absl::Status& damage)> on_damage =
       [](const std::string&, const absl::Status&) {};
 };

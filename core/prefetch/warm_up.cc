@@ -164,9 +164,7 @@ absl::Status WarmUpSnapshot(const Snapshot& snapshot, const WarmUpOptions& optio
   for (std::thread& thread : threads) thread.join();
   LATCHKEY_RETURN_IF_ERROR(damage);
   if (stopped) return absl::CancelledError("the warm-up was stopped");
-  for (const auto& [segment, kind] : plan.whole_sections) {
-    if (!segment->quarantined()) segment->SetChecked(kind);
-  }
+  for (const auto& [segment, kind] : plan.whole_sections) segment->SetChecked(kind);
   return absl::OkStatus();
 }
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 
@@ -25,7 +26,6 @@ std::string_view AsText(const uint8_t* data, uint64_t size_bytes) {
 
 // What every device reads ahead at once.
 constexpr uint64_t kReadAheadBytes = uint64_t{128} << 10;
-constexpr uint64_t kCheckBufferBytes = 16 * kChecksumBlockBytes;
 
 absl::Status CheckFileSize(const SegmentHeader& header, uint64_t size_bytes) {
   if (size_bytes == header.file_bytes()) return absl::OkStatus();
@@ -136,6 +136,13 @@ Held Segment::FindInRecords(const Partition& partition, const uint8_t* line, uin
                            OffsetOfPointer(pointer), &record)) [[unlikely]] {
       return Held::kDamaged;
     }
+    if (quarantined()) [[unlikely]] {
+      const auto* const end =
+          reinterpret_cast<const uint8_t*>(record.key.data()) + record.key.size();
+      if (InQuarantine(record.doc_id, static_cast<uint64_t>(end - record.doc_id))) {
+        return Held::kDamaged;
+      }
+    }
     if (record.key == key) return RowAt(record.doc_id, record.value, row);
     // Another key with this tag must prove that it belongs here: else it may be the wanted one,
     // damaged.
@@ -185,54 +192,65 @@ bool Segment::ReadValue(const RowRef& row, uint64_t hash, std::string_view* valu
   uint64_t stored_length;
   const uint8_t* const bytes = LoadVarint(begin, end, &stored_length);
   if (bytes == nullptr || stored_length == 0 || stored_length - 1 > kValueBytesMax ||
-      stored_length - 1 > static_cast<uint64_t>(end - bytes)) {
+      stored_length - 1 > static_cast<uint64_t>(end - bytes) ||
+      (quarantined() && InQuarantine(begin, ValueBytesAt(begin)))) {
     return false;
   }
   *value = AsText(bytes, stored_length - 1);
   return ValueCheck(*value, hash) == LocatorCheck(locator);
 }
 
-absl::Status Segment::CheckBytes(SectionKind kind, uint64_t begin, std::string_view bytes) const {
-  uint64_t block = begin / kChecksumBlockBytes;
+uint64_t Segment::ChecksumAt(SectionKind kind, uint64_t offset) const {
+  uint64_t block = offset / kChecksumBlockBytes;
   for (size_t i = 0; i < static_cast<size_t>(kind); ++i) {
     block += ChecksumBlocks(header_.sections[i].size_bytes);
   }
-  const char* checksum = section_bytes(SectionKind::kChecksums).data() + block * 8;
-  for (size_t at = 0; at < bytes.size(); at += kChecksumBlockBytes, checksum += 8) {
-    const auto data = bytes.substr(at, kChecksumBlockBytes);
-    if (Checksum(data.data(), data.size()) != Load<uint64_t>(checksum)) {
-      return DataLoss("{}: section '{}' is damaged at offset {}", path_, SectionName(kind),
-                      header_.section(kind).offset + begin + at);
-    }
-  }
-  return absl::OkStatus();
+  return Load<uint64_t>(section_data(SectionKind::kChecksums) + block * 8);
+}
+
+absl::Status Segment::CheckBlock(SectionKind kind, uint64_t offset, std::string_view block) const {
+  if (Checksum(block.data(), block.size()) == ChecksumAt(kind, offset)) return absl::OkStatus();
+  // Checksums are read through the map, and may be lost themselves.
+  if (file_->lost()) return DataLoss("{}: pages of its file are lost", path_);
+  return DataLoss("{}: section '{}' is damaged at offset {}", path_, SectionName(kind),
+                  header_.section(kind).offset + offset);
 }
 
 absl::Status Segment::CheckBlocks(SectionKind kind, uint64_t begin, uint64_t end) const {
-  LATCHKEY_CHECK(begin % kChecksumBlockBytes == 0 && end <= header_.section(kind).size_bytes);
-  absl::Status status;
-  if (file_->fd() < 0) {
-    status = CheckBytes(kind, begin, section_bytes(kind).substr(begin, end - begin));
-  } else {
-    std::vector<char> buffer(std::min(end - begin, kCheckBufferBytes));
-    for (uint64_t at = begin; at < end && status.ok(); at += buffer.size()) {
-      const uint64_t offset = header_.section(kind).offset + at;
-      const size_t wanted = std::min<uint64_t>(buffer.size(), end - at);
-      const ssize_t got = ::pread(file_->fd(), buffer.data(), wanted, static_cast<off_t>(offset));
-      status = got == static_cast<ssize_t>(wanted)
-                   ? CheckBytes(kind, at, {buffer.data(), wanted})
-                   : DataLoss("{}: section '{}' can't be read at offset {}: {}", path_,
-                              SectionName(kind), offset,
-                              got < 0 ? std::strerror(errno) : "the file was cut off");
+  const Section& section = header_.section(kind);
+  LATCHKEY_CHECK(begin % kChecksumBlockBytes == 0 && end <= section.size_bytes);
+  std::array<char, kChecksumBlockBytes> buffer;
+  absl::Status first;
+  for (uint64_t at = begin; at < end; at += kChecksumBlockBytes) {
+    const size_t wanted = std::min<uint64_t>(kChecksumBlockBytes, end - at);
+    absl::Status status;
+    if (file_->fd() < 0) {
+      status = CheckBlock(kind, at, section_bytes(kind).substr(at, wanted));
+    } else if (const ssize_t got = ::pread(file_->fd(), buffer.data(), wanted,
+                                           static_cast<off_t>(section.offset + at));
+               got == static_cast<ssize_t>(wanted)) {
+      status = CheckBlock(kind, at, {buffer.data(), wanted});
+    } else {
+      status = DataLoss("{}: section '{}' can't be read at offset {}: {}", path_, SectionName(kind),
+                        section.offset + at, got < 0 ? std::strerror(errno) : "it was cut off");
     }
-  }
-  if (!status.ok()) {
-    // The checksums are read through the map.
-    if (file_->lost()) status = DataLoss("{}: pages of its file are lost", path_);
+    if (status.ok()) continue;
+    first.Update(status);
+    const std::lock_guard<std::mutex> lock(damage_mutex_);
+    damaged_blocks_.push_back(section.offset + at);
     damaged_ = true;
     CountLoss();
   }
-  return status;
+  return first;
+}
+
+bool Segment::InQuarantine(const uint8_t* begin, uint64_t size_bytes) const {
+  if (file_->lost()) return true;
+  const auto first = static_cast<uint64_t>(begin - file_->data());
+  const std::lock_guard<std::mutex> lock(damage_mutex_);
+  return std::any_of(damaged_blocks_.begin(), damaged_blocks_.end(), [&](uint64_t block) {
+    return first < block + kChecksumBlockBytes && first + size_bytes > block;
+  });
 }
 
 uint64_t Segment::UncheckedBytes() const {
@@ -249,7 +267,10 @@ absl::StatusOr<std::string_view> Segment::ReadHashList() const {
     return FailedPrecondition("{}: it was built without a hash list", path_);
   }
   const std::string_view bytes = section_bytes(SectionKind::kHashes);
-  LATCHKEY_RETURN_IF_ERROR(CheckBytes(SectionKind::kHashes, 0, bytes));
+  for (size_t at = 0; at < bytes.size(); at += kChecksumBlockBytes) {
+    LATCHKEY_RETURN_IF_ERROR(
+        CheckBlock(SectionKind::kHashes, at, bytes.substr(at, kChecksumBlockBytes)));
+  }
   return bytes;
 }
 

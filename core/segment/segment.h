@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -88,10 +89,12 @@ class Segment {
   const MappedFile& file() const { return *file_; }
   const SegmentHeader& header() const { return header_; }
   uint64_t header_checksum() const { return header_checksum_; }
-  // Pages of the file were lost, or a block of it is not what was written: so nothing that is read
-  // from it counts any more, and a key that it may hold, by its length and first bytes, is not
-  // known to be absent.
+  // What can't be relied on is quarantined: blocks that are not what was written, as CheckBlocks
+  // found, and all of the file when pages of it were lost. A key whose lookup comes to it, and that
+  // may be held here by its length and first bytes, is not known to be absent.
   bool quarantined() const { return FaultEpoch() != 0 && (damaged_ || file_->lost()); }
+  // Whether any of [begin, begin + size_bytes) of the mapping is. Takes a lock.
+  bool InQuarantine(const uint8_t* begin, uint64_t size_bytes) const;
   const std::vector<Partition>& partitions() const { return partitions_; }
   const LineShape& shape() const { return shape_; }
   // The same, if lines hold whole rows; else null.
@@ -207,8 +210,9 @@ class Segment {
     return file_->data() + header_.section(kind).offset;
   }
   static uint32_t SectionBit(SectionKind kind) { return 1u << static_cast<unsigned>(kind); }
-  // `bytes` are those at `begin` of the section, where a block begins.
-  absl::Status CheckBytes(SectionKind kind, uint64_t begin, std::string_view bytes) const;
+  // The checksum of the block at `offset` of the section.
+  uint64_t ChecksumAt(SectionKind kind, uint64_t offset) const;
+  absl::Status CheckBlock(SectionKind kind, uint64_t offset, std::string_view block) const;
   std::string_view section_bytes(SectionKind kind) const {
     return {reinterpret_cast<const char*>(section_data(kind)), header_.section(kind).size_bytes};
   }
@@ -221,6 +225,8 @@ class Segment {
   LineShape shape_;
   mutable std::atomic<uint32_t> checked_sections_{SectionBit(SectionKind::kHashes)};
   mutable std::atomic<bool> damaged_{false};
+  mutable std::mutex damage_mutex_;
+  mutable std::vector<uint64_t> damaged_blocks_;  // offsets in the file; guarded by damage_mutex_
 };
 
 // A block whose bytes are not those that were written.

@@ -98,7 +98,8 @@ absl::StatusOr<std::shared_ptr<const Snapshot>> Snapshot::OpenHeld(FileSystem& f
   }
   for (const auto& segment : snapshot->segments_) {
     if (!segment->quarantined()) continue;
-    return DataLoss("{}: pages of it were lost while it was opened", segment->path());
+    return DataLoss("{}: it was damaged, or pages of it were lost, while it was opened",
+                    segment->path());
   }
   return snapshot;
 }

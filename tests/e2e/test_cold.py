@@ -17,6 +17,7 @@ ROWS = 400_000
 VALUE_BYTES = 64  # so that lines have some 30 MB: many pages, and more than one batch touches
 BATCH = 4096
 STATUS = 'latchkey.v1.Admin/Status'
+UNCHECKED = ('--verify-mib-per-s', '0')  # what is read in the background would be in the page cache
 
 
 def key_of(number):
@@ -84,7 +85,7 @@ class PrefetchTest(ColdTestCase):
         self.assertEqual(int(self.status(server)['pages_asked']), asked)
 
     def test_hints_while_cold_and_silence_when_warm(self):
-        server = self.start('--threads', '1', '--cold-threads', '1')
+        server = self.start('--threads', '1', '--cold-threads', '1', *UNCHECKED)
         client = self.connect(server)
         numbers = self.numbers()
         lines = next(each for each in self.status(server)['sections'] if each['section'] == 'lines')
@@ -102,7 +103,7 @@ class PrefetchTest(ColdTestCase):
         self.assertGreater(table['threads_silent'], 0)
 
     def test_one_by_one(self):
-        server = self.start('--threads', '1', '--cold-threads', '1')
+        server = self.start('--threads', '1', '--cold-threads', '1', *UNCHECKED)
         client = self.connect(server)
         numbers = self.numbers()[:300]
         for _ in range(4):
@@ -126,7 +127,7 @@ class PrefetchTest(ColdTestCase):
         for choice, asks in (('never', False), ('always', True)):
             with self.subTest(choice):
                 drop_cache(self.data / 't')
-                server = self.start('--prefetch', choice)
+                server = self.start('--prefetch', choice, *UNCHECKED)
                 client = self.connect(server)
                 numbers = self.numbers()
                 costs = [self.batch(client, numbers).cost for _ in range(4)]
@@ -150,7 +151,7 @@ class PrefetchTest(ColdTestCase):
         self.folder.chmod(0o777)
         server = self.spawn(['setpriv', '--reuid=65534', '--regid=65534', '--clear-groups', '--',
                              program, '--data', self.data, '--listen', address, '--threads', '1',
-                             '--cold-threads', '1'])
+                             '--cold-threads', '1', *UNCHECKED])
         server.wait_for_log(' prefetch table=t .*residency_probe=faults')
         server.wait_for_log(' serving ')
         server.address = address
@@ -175,7 +176,7 @@ class WarmUpTest(ColdTestCase):
                                ('all', ['filter', 'pilots', 'lines'])):
             with self.subTest(what):
                 drop_cache(self.data / 't')
-                server = self.start('--warm-up', what)
+                server = self.start('--warm-up', what, *UNCHECKED)
                 server.wait_for_log(f' warmed up table=t what={what} ')
                 sections = {each['section']: each['resident_percent']
                             for each in self.status(server)['sections']}

@@ -16,8 +16,15 @@ KEYS = [b'key-%05d' % number for number in range(4000)]
 OLD, NEW = KEYS[:2000], KEYS[2000:]
 
 
-def rows(keys, value):
-    return b''.join(b'%s %s\n' % (key, value) for key in keys)
+VALUE_BYTES = 200
+
+
+def value(word):
+    return word.ljust(VALUE_BYTES, b'.')
+
+
+def rows(keys, word):
+    return b''.join(b'%s %s\n' % (key, value(word)) for key in keys)
 
 
 def flip(path, offset):
@@ -80,12 +87,15 @@ class VerifyTest(RpcTestCase):
         support.wait_until(lambda: self.status(server)['quarantined'], 'the quarantine')
         self.assertEqual(self.status(server)['quarantined'], [path.name])
         self.assertEqual(self.metric(server, 'latchkey_quarantined_segments'), 1)
+        # Keys whose values lie in that block are not answered, all others are.
         reply = client.call(BATCH_GET, table='t', keys=OLD + NEW)
         self.assertEqual({(row.outcome, row.reason) for row in reply.rows[:len(OLD)]},
-                         {(NOT_DONE, DAMAGED_DATA)})
-        self.assertEqual({(row.outcome, row.value) for row in reply.rows[len(OLD):]},
-                         {(FOUND, b'new')})
-        self.assertGreaterEqual(self.metric(server, 'latchkey_damaged_keys_total'), len(OLD))
+                         {(NOT_DONE, DAMAGED_DATA), (FOUND, 0)})
+        damaged = sum(row.outcome == NOT_DONE for row in reply.rows)
+        self.assertAlmostEqual(damaged, 65536 / (VALUE_BYTES + 2), delta=2)
+        self.assertEqual({row.value for row in reply.rows if row.outcome == FOUND},
+                         {value(b'old'), value(b'new')})
+        self.assertGreaterEqual(self.metric(server, 'latchkey_damaged_keys_total'), damaged)
         # The same segment in the next generation has to prove itself, and can't; when it is mended
         # it does.
         self.build('t', rows([KEYS[0]], b'newer'), '--value-column', 'rest', '--append')
@@ -96,7 +106,8 @@ class VerifyTest(RpcTestCase):
         support.wait_until(lambda: self.status(server)['generation'] == '3', 'the mended segment')
         reply = client.call(BATCH_GET, table='t', keys=OLD + NEW)
         self.assertEqual([row.value for row in reply.rows],
-                         [b'newer'] + [b'old'] * (len(OLD) - 1) + [b'new'] * len(NEW))
+                         [value(b'newer')] + [value(b'old')] * (len(OLD) - 1) +
+                         [value(b'new')] * len(NEW))
 
     def test_what_must_be_verified_first(self):
         """Each section, at each level: refused before it serves, or found while it does."""
@@ -142,7 +153,7 @@ class VerifyTest(RpcTestCase):
         self.assertEqual(self.metric(server, 'latchkey_generation'), 2)
         self.assertGreaterEqual(int(self.status(server)['reload_failures']), 1)
         self.assertIn("section 'lines' is damaged", self.status(server)['reload_error'])
-        self.assertEqual(client.call(GET, table='t', key=KEYS[0]).value, b'old')
+        self.assertEqual(client.call(GET, table='t', key=KEYS[0]).value, value(b'old'))
         text = self.latchkey('status', '--server', server.address).out.decode()
         self.assertIn('a newer generation does not serve: ', text)
         here = self.data / 't' / new.name
@@ -150,7 +161,7 @@ class VerifyTest(RpcTestCase):
         support.wait_until(lambda: self.metric(server, 'latchkey_generation') == 3, 'the mended one')
         self.assertEqual(self.metric(server, 'latchkey_reload_failing'), 0)
         self.assertEqual(self.metric(server, 'latchkey_reloads_total'), 2)
-        self.assertEqual(client.call(GET, table='t', key=b'key-more').value, b'more')
+        self.assertEqual(client.call(GET, table='t', key=b'key-more').value, value(b'more'))
 
     def test_a_table_that_never_opened_is_shown(self):
         self.make()
@@ -200,7 +211,7 @@ class VerifyTest(RpcTestCase):
         self.assertRegex(error, rf'generation 2 beside generation 1: {mib} MiB of segments and 0 MiB of '
                          rf'segment map: it takes {mib} MiB of memory, and .*{group.path.name}.* has '
                          r'\d+ MiB left, of which 128 are to stay free')
-        self.assertEqual(client.call(GET, table='t', key=KEYS[0]).value, b'old')
+        self.assertEqual(client.call(GET, table='t', key=KEYS[0]).value, value(b'old'))
         self.assertEqual(group.kills(), 0)
         # When there is room it is taken over, without a word from anybody.
         group.write('memory.limit_in_bytes' if group.version == 1 else 'memory.max', 4 << 30)
