@@ -4,9 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
-#include <cstring>
 
 #include "core/base/bytes.h"
 #include "core/base/check.h"
@@ -219,20 +216,25 @@ absl::Status Segment::CheckBlock(SectionKind kind, uint64_t offset, std::string_
 absl::Status Segment::CheckBlocks(SectionKind kind, uint64_t begin, uint64_t end) const {
   const Section& section = header_.section(kind);
   LATCHKEY_CHECK(begin % kChecksumBlockBytes == 0 && end <= section.size_bytes);
-  std::array<char, kChecksumBlockBytes> buffer;
+  const bool in_memory = file_->fd() < 0;
+  std::vector<char> buffer(in_memory ? 0 : end - begin);
+  const auto read = [&](uint64_t at, size_t size_bytes) {
+    return ::pread(file_->fd(), buffer.data() + (at - begin), size_bytes,
+                   static_cast<off_t>(section.offset + at)) == static_cast<ssize_t>(size_bytes);
+  };
+  // All at once, or else block by block, to see which can't be read.
+  const bool all_read = in_memory || read(begin, end - begin);
   absl::Status first;
   for (uint64_t at = begin; at < end; at += kChecksumBlockBytes) {
-    const size_t wanted = std::min<uint64_t>(kChecksumBlockBytes, end - at);
+    const size_t block_bytes = std::min<uint64_t>(kChecksumBlockBytes, end - at);
     absl::Status status;
-    if (file_->fd() < 0) {
-      status = CheckBlock(kind, at, section_bytes(kind).substr(at, wanted));
-    } else if (const ssize_t got = ::pread(file_->fd(), buffer.data(), wanted,
-                                           static_cast<off_t>(section.offset + at));
-               got == static_cast<ssize_t>(wanted)) {
-      status = CheckBlock(kind, at, {buffer.data(), wanted});
+    if (all_read || read(at, block_bytes)) {
+      status = CheckBlock(kind, at,
+                          in_memory ? section_bytes(kind).substr(at, block_bytes)
+                                    : std::string_view(buffer.data() + (at - begin), block_bytes));
     } else {
-      status = DataLoss("{}: section '{}' can't be read at offset {}: {}", path_, SectionName(kind),
-                        section.offset + at, got < 0 ? std::strerror(errno) : "it was cut off");
+      status = DataLoss("{}: section '{}' can't be read at offset {}", path_, SectionName(kind),
+                        section.offset + at);
     }
     if (status.ok()) continue;
     first.Update(status);

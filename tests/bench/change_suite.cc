@@ -10,6 +10,7 @@
 #include "core/build/table_merger.h"
 #include "core/lookup/probe_engine.h"
 #include "tests/bench/bench_table.h"
+#include "tests/bench/change_parts.h"
 #include "tests/bench/in_child.h"
 #include "tests/bench/suites.h"
 
@@ -24,22 +25,16 @@ constexpr int kDeltas = 5;
 constexpr uint64_t kDeletedOneIn = 100;
 constexpr KeyShape kShape = KeyShape::kUuid16;
 
-double SecondsSince(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-// `count` keys of the set, `step` apart; each has its number as doc id.
 class StridedKeys final : public RecordSource {
  public:
-  StridedKeys(uint64_t first, uint64_t step, uint64_t count)
-      : next_(first), step_(step), left_(count) {}
+  explicit StridedKeys(const KeyRange& range) : left_(range) {}
 
   absl::StatusOr<bool> Next(InputRow* row) override {
-    if (left_ == 0) return false;
-    --left_;
-    MakeKey(kShape, next_, 0, key_);
-    *row = {{key_, KeyShapeBytes(kShape)}, {}, next_};
-    next_ += step_;
+    if (left_.count == 0) return false;
+    --left_.count;
+    MakeKey(kShape, left_.first, 0, key_);
+    *row = {{key_, KeyShapeBytes(kShape)}, {}, left_.first + left_.doc_id_shift};
+    left_.first += left_.step;
     return true;
   }
   std::string Position() const override { return "generated"; }
@@ -47,9 +42,7 @@ class StridedKeys final : public RecordSource {
   uint64_t total_bytes() const override { return 0; }
 
  private:
-  uint64_t next_;
-  const uint64_t step_;
-  uint64_t left_;
+  KeyRange left_;
   char key_[64];
 };
 
@@ -69,21 +62,13 @@ void DropNewest(const std::string& data_dir) {
   std::filesystem::remove(JoinPath(dir, SegmentFileName(newest, 0)));
 }
 
-void Append(const std::string& data_dir, uint64_t first, uint64_t step, uint64_t count) {
-  BuildOptions options;
-  options.data_dir = data_dir;
-  options.table = "bench";
-  options.append = true;
-  StridedKeys source(first, step, count);
-  OrDie(BuildTable(PosixFileSystem(), options, source, nullptr));
-}
-
-void Delete(const std::string& data_dir, uint64_t first, uint64_t step, uint64_t count) {
+void Delete(const std::string& data_dir, const KeyRange& range) {
   DeleteOptions options;
   options.data_dir = data_dir;
   options.table = "bench";
-  StridedKeys source(first, step, count);
-  if (OrDie(DeleteKeys(PosixFileSystem(), options, source, nullptr)).deleted != count) std::exit(3);
+  StridedKeys source(range);
+  const auto result = OrDie(DeleteKeys(PosixFileSystem(), options, source, nullptr));
+  if (result.deleted != range.count) FailChange("not all keys were there to be deleted");
 }
 
 void MergeFigures(const SuiteOptions& options, Report* report) {
@@ -110,11 +95,11 @@ void DeltaFigures(const SuiteOptions& options, Report* report) {
   for (int round = 0; round < options.rounds; ++round) {
     auto begin = Clock::now();
     // Half of them update, half are new.
-    Append(options.scratch_dir, options.rows - keys / 2, 1, keys);
+    BuildKeys(options.scratch_dir, {options.rows - keys / 2, 1, keys}, /*append=*/true);
     append_s.push_back(SecondsSince(begin));
     DropNewest(options.scratch_dir);
     begin = Clock::now();
-    Delete(options.scratch_dir, 0, options.rows / keys, keys);
+    Delete(options.scratch_dir, {0, options.rows / keys, keys});
     delete_s.push_back(SecondsSince(begin));
     DropNewest(options.scratch_dir);
   }
@@ -140,8 +125,7 @@ void CheckAnswers(const SuiteOptions& options, const Snapshot& snapshot, bool de
       const LookupResult expected =
           there ? LookupResult{Outcome::kFound, number, {}} : LookupResult{};
       if (results.at(i) == expected) continue;
-      std::fprintf(stderr, "bench: change: a wrong answer for key %zu\n", i);
-      std::exit(3);
+      FailChange(fmt::format("a wrong answer for key {}", i));
     }
   }
 }
@@ -164,9 +148,10 @@ void LookupFigures(const SuiteOptions& options, Report* report) {
   const uint64_t keys = std::min(kDeltaKeys, options.rows / 10);
   const auto without = OpenBenchTable(options.scratch_dir, {});
   for (int delta = 0; delta < kDeltas; ++delta) {
-    Append(options.scratch_dir, static_cast<uint64_t>(delta), options.rows / keys, keys);
+    BuildKeys(options.scratch_dir, {static_cast<uint64_t>(delta), options.rows / keys, keys},
+              /*append=*/true);
   }
-  Delete(options.scratch_dir, 7, kDeletedOneIn, options.rows / kDeletedOneIn);
+  Delete(options.scratch_dir, {7, kDeletedOneIn, options.rows / kDeletedOneIn});
   const auto with = OpenBenchTable(options.scratch_dir, {});
   CheckAnswers(options, *without, false);
   CheckAnswers(options, *with, true);
@@ -185,10 +170,26 @@ void LookupFigures(const SuiteOptions& options, Report* report) {
 
 }  // namespace
 
+void FailChange(const std::string& why) {
+  std::fprintf(stderr, "bench: change: %s\n", why.c_str());
+  std::exit(3);
+}
+
+void BuildKeys(const std::string& data_dir, const KeyRange& range, bool append) {
+  BuildOptions options;
+  options.data_dir = data_dir;
+  options.table = "bench";
+  options.append = append;
+  StridedKeys source(range);
+  OrDie(BuildTable(PosixFileSystem(), options, source, nullptr));
+}
+
 void RunChangeSuite(const SuiteOptions& options, Report* report) {
   MergeFigures(options, report);
   DeltaFigures(options, report);
   LookupFigures(options, report);
+  RunSharedOpen(options, report);
+  RunReload(options, report);
 }
 
 }  // namespace latchkey
