@@ -6,7 +6,6 @@
 #include "client/cli/row_printer.h"
 
 namespace latchkey {
-namespace {
 
 absl::StatusOr<int> RunGc(const LocalTable& table, const GcOptions& options, bool as_json) {
   LATCHKEY_RETURN_IF_ERROR(ValidateTableName(table.name));
@@ -36,8 +35,6 @@ absl::StatusOr<int> RunGc(const LocalTable& table, const GcOptions& options, boo
   }
   return kExitOk;
 }
-
-}  // namespace
 
 void AddGcCommand(CLI::App& app, int* exit_code) {
   CLI::App* const command = app.add_subcommand(

@@ -43,6 +43,9 @@ inline std::string BytesText(uint64_t bytes) {
   return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / 1024 / 1024);
 }
 
+// `latchkey gc`, which a watched table has done too. The exit code.
+absl::StatusOr<int> RunGc(const LocalTable& table, const GcOptions& options, bool as_json);
+
 // "1 file", "2 files".
 inline std::string CountText(uint64_t count, std::string_view what) {
   return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");

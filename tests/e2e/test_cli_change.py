@@ -137,13 +137,7 @@ class DeleteTest(ChangeTestCase):
         # It holds the lock as long as its standard input is open.
         first = self.spawn([LATCHKEY, 'delete', '--data', self.data, '--table', 't', '-'],
                            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-        lock = self.data / 't' / 'lock'
-
-        def held():
-            with open('/proc/locks') as locks:
-                return lock.exists() and any(line.split()[5].endswith(f':{lock.stat().st_ino}')
-                                             for line in locks if ' -> ' not in line)
-        support.wait_until(held, 'the first to take the lock')
+        support.wait_until(lambda: support.lock_is_held(self.data / 't'), 'the first to take the lock')
         done = self.latchkey('delete', '--data', self.data, '--table', 't', self.file('one', b'1\n'),
                              code=FAILURE)
         self.assertIn('lock', done.err)
