@@ -142,9 +142,10 @@ absl::StatusOr<uint64_t> Reloader::Note(const std::string& table,
   const absl::Status& status = generation.status();
   const auto before = catalog_.Acquire(table);
   if (absl::IsNotFound(status)) {
-    // Gone as a whole, or one of its files only?
-    const auto generations = ListGenerations(PosixFileSystem(), JoinPath(options_.data_dir, table));
-    if (!generations.ok() || generations->empty()) {
+    // Gone as a whole, or files of it only? A copy may remove the old manifest before the new one
+    // comes.
+    std::error_code error;
+    if (!std::filesystem::exists(JoinPath(options_.data_dir, table), error) && !error) {
       if (before != nullptr) spdlog::info("table gone table={}", table);
       catalog_.Remove(table);
       const std::lock_guard<std::mutex> lock(mutex_);

@@ -51,7 +51,7 @@ class Reloader {
   void StartWatching();
 
   // After OpenAll. Opens the table's newest generation, if it does not serve yet, and publishes it;
-  // returns the one that serves. A table that is gone from the disk goes from the catalog
+  // returns the one that serves. A table whose folder is gone goes from the catalog
   // (NotFound). After any other error what served before still does, and it is tried again when
   // the table's folder changes, as the manifest may have come before its files, and now and then.
   absl::StatusOr<uint64_t> Reload(const std::string& table);

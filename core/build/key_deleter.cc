@@ -85,7 +85,7 @@ class Deletion {
                                 KeyKindName(options_.key_kind));
     }
     LATCHKEY_RETURN_IF_ERROR(change_.CheckRoomForSegment());
-    LATCHKEY_ASSIGN_OR_RETURN(snapshot_, change_.OpenNewest(manifest.segments.size()));
+    LATCHKEY_ASSIGN_OR_RETURN(snapshot_, change_.OpenNewest());
     Partitioner partitioner(file_system_, JoinPath(change_.table_dir(), "spill.tmp"),
                             options_.memory_bytes / 4 * 3);
     LATCHKEY_RETURN_IF_ERROR(ReadKeys(&partitioner));

@@ -98,7 +98,9 @@ absl::Status Build::StartManifest() {
       return FailedPrecondition("cannot append: the table has {}, the rows have {}",
                                 manifest.schema.ToString(), options_.schema.ToString());
     }
-    return change_.CheckRoomForSegment();
+    LATCHKEY_RETURN_IF_ERROR(change_.CheckRoomForSegment());
+    // What is published must open, older segments included.
+    return change_.OpenNewest().status();
   }
   manifest.segments.clear();
   manifest.schema = options_.schema;

@@ -94,11 +94,8 @@ absl::Status TableChange::Begin(bool create) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<const Snapshot>> TableChange::OpenNewest(size_t segments) const {
-  Manifest manifest = newest_;
-  manifest.segments.resize(segments);
-  return Snapshot::Open(file_system_, table_dir_, std::move(manifest),
-                        {.segment_map_bytes_max = 0});
+absl::StatusOr<std::shared_ptr<const Snapshot>> TableChange::OpenNewest() const {
+  return Snapshot::Open(file_system_, table_dir_, newest_, {.segment_map_bytes_max = 0});
 }
 
 absl::Status TableChange::CheckRoomForSegment() const {

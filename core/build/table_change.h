@@ -97,9 +97,9 @@ class TableChange {
   const std::string& table_dir() const { return table_dir_; }
   // 0 if there is none.
   uint64_t newest_generation() const { return manifest_.generation - 1; }
-  // Its `segments` newest segments, without a segment map: making one takes longer than what a
-  // change does with it.
-  absl::StatusOr<std::shared_ptr<const Snapshot>> OpenNewest(size_t segments) const;
+  // That generation, without a segment map: making one takes longer than what a change does with
+  // it.
+  absl::StatusOr<std::shared_ptr<const Snapshot>> OpenNewest() const;
   // Of the generation to be published: at first the newest one's, with the next number and the
   // present time. Segments that the new one replaces are to be taken out before it is written.
   Manifest& manifest() { return manifest_; }

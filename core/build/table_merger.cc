@@ -44,10 +44,10 @@ class Merge {
     if (result_.plan.segments == 0) return result_;
     const size_t count = result_.plan.segments;
     LATCHKEY_RETURN_IF_ERROR(Verify(std::span(manifest.segments).first(count)));
-    LATCHKEY_ASSIGN_OR_RETURN(const auto snapshot, change_.OpenNewest(count));
+    LATCHKEY_ASSIGN_OR_RETURN(const auto snapshot, change_.OpenNewest());
     manifest.segments.erase(manifest.segments.begin(),
                             manifest.segments.begin() + static_cast<ptrdiff_t>(count));
-    LATCHKEY_RETURN_IF_ERROR(Write(*snapshot));
+    LATCHKEY_RETURN_IF_ERROR(Write(*snapshot, count));
     LATCHKEY_RETURN_IF_ERROR(change_.Publish());
     result_.published = true;
     result_.generation = manifest.generation;
@@ -58,7 +58,8 @@ class Merge {
   // Rows are not checked as they are read: whatever a disk made of them would be copied, under new
   // checksums. Besides, reading a file in its order brings it to memory fastest.
   absl::Status Verify(std::span<const SegmentRef> segments);
-  absl::Status Write(const Snapshot& snapshot);
+  // The `count` newest segments of the snapshot become one.
+  absl::Status Write(const Snapshot& snapshot, size_t count);
 
   FileSystem& file_system_;
   const MergeOptions& options_;
@@ -87,9 +88,9 @@ absl::Status Merge::Verify(std::span<const SegmentRef> segments) {
   return absl::OkStatus();
 }
 
-absl::Status Merge::Write(const Snapshot& snapshot) {
+absl::Status Merge::Write(const Snapshot& snapshot, size_t count) {
   std::vector<const Segment*> segments;
-  for (const auto& segment : snapshot.segments()) segments.push_back(segment.get());
+  for (size_t i = 0; i < count; ++i) segments.push_back(snapshot.segments()[i].get());
   MergedRows rows(file_system_, segments, JoinPath(change_.table_dir(), "spill.tmp"),
                   options_.memory_bytes);
   LATCHKEY_RETURN_IF_ERROR(rows.Prepare());

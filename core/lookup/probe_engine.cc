@@ -39,21 +39,26 @@ LookupResult LookupOneOnce(const Snapshot& snapshot, std::string_view key) {
   const uint64_t hash = HashBytes(key.data(), key.size(), snapshot.seed());
   RowRef row;
   if (const SegmentMap* const map = snapshot.segment_map()) {
-    const MapProbe probe = map->ProbeFor(hash);
-    PrefetchLine(probe.bucket);
-    // While the bucket is on its way: one of these is needed next, and they are likely to be near.
-    if (map->segments().size() <= kPilotsAskedMax) {
-      for (size_t i = 1; i < map->segments().size(); ++i) {
-        PrefetchLine(map->segments()[i]->PartitionFor(hash).PilotAddress(hash));
+    if (map->base() == nullptr || map->summary().MayName(hash)) {
+      const MapProbe probe = map->ProbeFor(hash);
+      PrefetchLine(probe.bucket);
+      // While the bucket is on its way: one of these is needed next, and they are likely to be
+      // near.
+      if (map->segments().size() <= kPilotsAskedMax) {
+        for (size_t i = 1; i < map->segments().size(); ++i) {
+          PrefetchLine(map->segments()[i]->PartitionFor(hash).PilotAddress(hash));
+        }
+      }
+      uint32_t number = UINT32_MAX;
+      while ((number = map->NextSegment(probe, number)) != 0) {
+        const Segment& segment = *map->segments()[number];
+        const Held held = ProbeOne(segment, /*use_filter=*/false, key, hash, &row);
+        if (held != Held::kNothing) return ResultOf(held, segment, row, hash);
       }
     }
-    uint32_t number = UINT32_MAX;
-    while ((number = map->NextSegment(probe, number)) != 0) {
-      const Segment& segment = *map->segments()[number];
-      const Held held = ProbeOne(segment, /*use_filter=*/false, key, hash, &row);
-      if (held != Held::kNothing) return ResultOf(held, segment, row, hash);
-    }
-    return {};
+    if (map->base() == nullptr) return {};
+    const Held held = ProbeOne(*map->base(), /*use_filter=*/false, key, hash, &row);
+    return held == Held::kNothing ? LookupResult{} : ResultOf(held, *map->base(), row, hash);
   }
   const auto& segments = snapshot.segments();
   const bool use_filters = segments.size() > 1;
@@ -241,7 +246,7 @@ size_t ProbeEngine::LookupSilently(const Snapshot& snapshot, std::span<const std
   for (size_t begin = 0; begin < keys.size(); begin += options_.tile_keys) {
     SetTile(keys, begin, results, &tile_);
     if (map != nullptr) {
-      AimByMap(*map, options_.match_buckets, &tile_);
+      AimByMap(*map, options_.match_buckets, use_filters, &tile_);
       while (tile_.probing_count > 0) {
         FindLines(&tile_);
         ReadLines(map->row_shape(), &tile_);
@@ -353,7 +358,8 @@ bool ProbeEngine::LookupAsking(const Snapshot& snapshot, std::span<const std::st
       going = Pipeline(
           limits,
           [&](Tile* tile) {
-            aimed ? AimFurther(*map, tile) : AimByMap(*map, options_.match_buckets, tile);
+            aimed ? AimFurther(*map, tile)
+                  : AimByMap(*map, options_.match_buckets, UsesFilters(snapshot), tile);
             return FetchLines(may_wait, tile);
           },
           read_lines,

@@ -99,7 +99,10 @@ class ProbeEngine {
   void SetTile(std::span<const std::string_view> keys, size_t begin, LookupResults* results,
                Tile* tile) const;
   bool UsesFilters(const Snapshot& snapshot) const {
-    return snapshot.segment_map() == nullptr && (snapshot.segments().size() > 1 || filter_pays_);
+    if (const SegmentMap* const map = snapshot.segment_map()) {
+      return map->base() != nullptr && filter_pays_;
+    }
+    return snapshot.segments().size() > 1 || filter_pays_;
   }
   FetchState& StateOf(uint64_t seed, uint64_t generation);
   void SettleSilent();

@@ -185,14 +185,19 @@ void AimAtSegment(const Segment& segment, bool use_filter, Tile* tile) {
   if (filtered) FilterStage(segment, tile);
 }
 
-void AimByMap(const SegmentMap& map, MatchBucketsFunction match_buckets, Tile* tile) {
+namespace {
+
+// Sorts the tile's keys into those that the map names a segment for, whose numbers it sets, and
+// `live`. Returns how many are `named`.
+size_t SortByBuckets(const SegmentMap& map, MatchBucketsFunction match_buckets, Tile* tile,
+                     uint8_t* named) {
   for (size_t i = 0; i < tile->count; ++i) {
     tile->map_probes[i] = map.ProbeFor(tile->hashes[i]);
     PrefetchLine(tile->map_probes[i].bucket);
   }
   const uint8_t segment_mask = map.segment_mask();
   match_buckets({tile->map_probes, tile->count}, segment_mask, tile->map_masks);
-  size_t count = 0;
+  size_t live_count = 0, named_count = 0;
   for (size_t i = 0; i < tile->count; ++i) {
     const MapProbe& probe = tile->map_probes[i];
     const uint32_t mask = tile->map_masks[i];
@@ -202,22 +207,69 @@ void AimByMap(const SegmentMap& map, MatchBucketsFunction match_buckets, Tile* t
     } else {
       segment = map.NextSegment(probe, UINT32_MAX);
     }
-    if (segment == 0) continue;
     tile->segments[i] = static_cast<uint8_t>(segment);
-    const auto index = static_cast<uint8_t>(i);
-    Aim(map.segments()[segment]->PartitionFor(tile->hashes[i]), index, tile);
-    tile->probing[count++] = index;
+    tile->live[live_count] = named[named_count] = static_cast<uint8_t>(i);
+    live_count += segment == 0;
+    named_count += segment != 0;
   }
-  tile->probing_count = count;
+  tile->live_count = live_count;
+  return named_count;
+}
+
+// The same with a base, for which most keys are.
+size_t SortBySummary(const SegmentMap& map, Tile* tile, uint8_t* named) {
+  const MapSummary summary = map.summary();
+  const uint64_t* const hashes = tile->hashes;
+  const size_t tile_count = tile->count;
+  std::fill_n(tile->segments, tile_count, 0);
+  size_t live_count = 0, maybe_count = 0, named_count = 0;
+  for (size_t i = 0; i < tile_count; ++i) {
+    const bool maybe = summary.MayName(hashes[i]);
+    tile->live[live_count] = named[maybe_count] = static_cast<uint8_t>(i);
+    live_count += !maybe;
+    maybe_count += maybe;
+  }
+  for (size_t n = 0; n < maybe_count; ++n) {
+    MapProbe& probe = tile->map_probes[named[n]];
+    probe = map.ProbeFor(hashes[named[n]]);
+    PrefetchLine(probe.bucket);
+  }
+  for (size_t n = 0; n < maybe_count; ++n) {
+    const uint8_t i = named[n];
+    const uint32_t segment = map.NextSegment(tile->map_probes[i], UINT32_MAX);
+    tile->segments[i] = static_cast<uint8_t>(segment);
+    tile->live[live_count] = named[named_count] = i;
+    live_count += segment == 0;
+    named_count += segment != 0;
+  }
+  tile->live_count = live_count;
+  return named_count;
+}
+
+}  // namespace
+
+void AimByMap(const SegmentMap& map, MatchBucketsFunction match_buckets, bool use_filter,
+              Tile* tile) {
+  uint8_t named[kTileKeysMax];
+  const size_t named_count = map.base() == nullptr ? SortByBuckets(map, match_buckets, tile, named)
+                                                   : SortBySummary(map, tile, named);
+  tile->probing_count = 0;
+  if (map.base() != nullptr) AimAtSegment(*map.base(), use_filter, tile);
+  for (size_t n = 0; n < named_count; ++n) {
+    const uint8_t i = named[n];
+    Aim(map.segments()[tile->segments[i]]->PartitionFor(tile->hashes[i]), i, tile);
+    tile->probing[tile->probing_count++] = i;
+  }
 }
 
 void AimFurther(const SegmentMap& map, Tile* tile) {
   size_t count = 0;
   for (size_t n = 0; n < tile->probing_count; ++n) {
     const uint8_t i = tile->probing[n];
-    if (tile->resolved[i]) continue;
+    // As one condition, which is hard to foresee for neither a base's keys nor those of others.
+    if (static_cast<int>(tile->resolved[i]) | static_cast<int>(tile->segments[i] == 0)) continue;
     const uint32_t segment = map.NextSegment(tile->map_probes[i], tile->segments[i]);
-    if (segment == 0) continue;
+    if (segment == 0 && map.base() == nullptr) continue;
     tile->segments[i] = static_cast<uint8_t>(segment);
     Aim(map.segments()[segment]->PartitionFor(tile->hashes[i]), i, tile);
     tile->probing[count++] = i;

@@ -37,7 +37,8 @@ struct Tile {
   Outcome* outcomes = nullptr;             // T, kAbsent at first
   uint64_t* doc_ids = nullptr;             // T, 0 at first
 
-  uint8_t live[kTileKeysMax];  // indices of the keys that are not resolved; without a segment map
+  // Indices of the keys that are not resolved; with a segment map, of those that it does not name.
+  uint8_t live[kTileKeysMax];
   size_t live_count = 0;
   uint8_t probing[kTileKeysMax];  // of the keys that are being looked for in a segment
   size_t probing_count = 0;
@@ -55,7 +56,7 @@ struct Tile {
   // With a segment map.
   MapProbe map_probes[kTileKeysMax];
   uint32_t map_masks[kTileKeysMax];
-  uint8_t segments[kTileKeysMax];  // the number of the one that is being probed
+  uint8_t segments[kTileKeysMax];  // the number of the one that is being probed; 0: the base
   // Without.
   uint64_t filter_masks[kTileKeysMax];  // for segments with filter_hashes of them
   unsigned filter_hashes = 0;
@@ -67,9 +68,10 @@ void StartTile(Tile* tile);
 // Aiming chooses the keys to probe and the segment of each, and asks for their pilots: the live
 // keys that one segment may hold …
 void AimAtSegment(const Segment& segment, bool use_filter, Tile* tile);
-// … or all keys at the newest segment that the map names for each, and then those that were not
-// resolved by it at the next older one.
-void AimByMap(const SegmentMap& map, MatchBucketsFunction match_buckets, Tile* tile);
+// … or all keys at the newest segment that the map names for each, if there is none at its base, by
+// its filter if wanted; and then those that were not resolved by it at the next older one.
+void AimByMap(const SegmentMap& map, MatchBucketsFunction match_buckets, bool use_filter,
+              Tile* tile);
 void AimFurther(const SegmentMap& map, Tile* tile);
 
 // Reads the pilots of the keys being probed and asks for the lines that they lead to: addresses.

@@ -18,28 +18,28 @@ std::shared_ptr<const Snapshot> Catalog::Acquire(std::string_view table) const {
   return found == slot.tables.end() ? nullptr : found->second;
 }
 
-void Catalog::Publish(const std::string& table, std::shared_ptr<const Snapshot> snapshot) {
-  const std::lock_guard<std::mutex> publishing(publishing_);
-  for (Slot& slot : slots_) {
-    // Counts its own holders, and holds the snapshot itself once. It outlives the lock, since with
-    // it goes what was current before: unmapping takes its time.
-    std::shared_ptr<const Snapshot> counted(snapshot.get(), [snapshot](const Snapshot*) {});
-    const std::lock_guard<std::mutex> lock(slot.mutex);
-    slot.tables[table].swap(counted);
+void Catalog::Set(const std::string& table, const std::shared_ptr<const Snapshot>& snapshot) {
+  // Each slot counts its own holders, and holds the snapshot itself once. What was current before
+  // goes after the locks: unmapping takes its time.
+  std::array<std::shared_ptr<const Snapshot>, kSlotCount> counted;
+  if (snapshot != nullptr) {
+    for (auto& holder : counted) holder.reset(snapshot.get(), [snapshot](const Snapshot*) {});
+  }
+  // All slots at once: nobody shall see the older one after somebody has seen the newer.
+  std::array<std::unique_lock<std::mutex>, kSlotCount> locks;
+  for (size_t i = 0; i < kSlotCount; ++i) locks[i] = std::unique_lock(slots_[i].mutex);
+  for (size_t i = 0; i < kSlotCount; ++i) {
+    auto& tables = slots_[i].tables;
+    tables[table].swap(counted[i]);
+    if (snapshot == nullptr) tables.erase(table);
   }
 }
 
-void Catalog::Remove(const std::string& table) {
-  const std::lock_guard<std::mutex> publishing(publishing_);
-  for (Slot& slot : slots_) {
-    std::shared_ptr<const Snapshot> removed;  // outlives the lock, as above
-    const std::lock_guard<std::mutex> lock(slot.mutex);
-    const auto found = slot.tables.find(table);
-    if (found == slot.tables.end()) continue;
-    removed = std::move(found->second);
-    slot.tables.erase(found);
-  }
+void Catalog::Publish(const std::string& table, std::shared_ptr<const Snapshot> snapshot) {
+  Set(table, snapshot);
 }
+
+void Catalog::Remove(const std::string& table) { Set(table, nullptr); }
 
 std::vector<std::string> Catalog::Names() const {
   Slot& slot = MySlot();

@@ -23,8 +23,8 @@ class Catalog {
  public:
   // Null if there is no such table.
   std::shared_ptr<const Snapshot> Acquire(std::string_view table) const;
-  // Makes `snapshot` the current one; the one before lives until its last holder lets go. While it
-  // runs, other threads may get either.
+  // Makes `snapshot` the current one, for all threads at once; the one before lives until its last
+  // holder lets go.
   void Publish(const std::string& table, std::shared_ptr<const Snapshot> snapshot);
   // Takes the table out; its snapshot lives until its last holder lets go.
   void Remove(const std::string& table);
@@ -38,9 +38,10 @@ class Catalog {
   static constexpr size_t kSlotCount = 64;
 
   Slot& MySlot() const;
+  // Null takes the table out.
+  void Set(const std::string& table, const std::shared_ptr<const Snapshot>& snapshot);
 
-  mutable std::array<Slot, kSlotCount> slots_;
-  std::mutex publishing_;  // one at a time, so that all slots end with the same
+  mutable std::array<Slot, kSlotCount> slots_;  // locked in their order, where all are
 };
 
 }  // namespace latchkey

@@ -43,6 +43,9 @@ class Collector {
     const size_t old = generations.size() - std::min(generations.size(), options_.keep);
     result_.kept.assign(generations.begin() + static_cast<ptrdiff_t>(old), generations.end());
     LATCHKEY_RETURN_IF_ERROR(KeepNewest());
+    // The newest one's name must last before older ones go: its writer may have been killed between
+    // renaming it and syncing the folder.
+    if (!options_.dry_run) LATCHKEY_RETURN_IF_ERROR(file_system_.SyncDirectory(table_dir_));
     LATCHKEY_RETURN_IF_ERROR(
         RemoveManifests({generations.begin(), generations.begin() + static_cast<ptrdiff_t>(old)}));
     LATCHKEY_RETURN_IF_ERROR(RemoveFiles());

@@ -63,7 +63,10 @@ class Fields {
   }
   template <typename T>
   T Fail(const char* name, std::string_view expected, T result) {
-    if (status_.ok()) status_ = DataLoss("field '{}{}': expected {}", path_, name, expected);
+    if (!status_.ok()) return result;
+    const auto found = object_.find(name);
+    const std::string got = found == object_.end() ? "" : ", got " + found->dump().substr(0, 100);
+    status_ = DataLoss("field '{}{}': expected {}{}", path_, name, expected, got);
     return result;
   }
   const absl::Status& status() const { return status_; }

@@ -20,6 +20,12 @@ constexpr uint64_t kEntriesWanted = 24, kEntriesMost = 27;
 // Bits of a hash beyond those that number the rows: 5 fewer for the buckets, 12 for the
 // fingerprint, and 2 for growth.
 constexpr unsigned kBitsBeyondRows = 9;
+// With a base, 2 more: a word of the summary for each four rows, and 12 for its bits. All lists
+// have them, as they are made for four times as many rows at least.
+constexpr unsigned kSummaryBits = 2;
+constexpr uint64_t kSummaryRowsAWord = 4;
+// The oldest segment is the base if it has so many times the rows of the others together.
+constexpr uint64_t kBaseFactor = 3;
 // A map so small needs no look at what memory is left.
 constexpr uint64_t kSmallBytes = uint64_t{1} << 20;
 
@@ -27,6 +33,13 @@ uint64_t RowsOf(std::span<const Segment* const> segments) {
   uint64_t rows = 0;
   for (const Segment* segment : segments) rows += segment->header().row_count;
   return rows;
+}
+
+bool HasBase(std::span<const uint64_t> rows) {
+  if (rows.empty() || rows[0] == 0) return false;
+  uint64_t others = 0;
+  for (const uint64_t count : rows.subspan(1)) others += count;
+  return rows.size() > 1 && rows[0] / kBaseFactor >= others;
 }
 
 // As many bits of each hash as the shortest of the lists has. A list without hashes does not count.
@@ -59,6 +72,10 @@ absl::Status CheckMappable(std::span<const Segment* const> segments) {
 
 uint64_t BucketsFor(uint64_t rows) { return std::max<uint64_t>(1, CeilDiv(rows, kEntriesWanted)); }
 
+uint64_t SummaryWordsFor(uint64_t rows) {
+  return std::max<uint64_t>(1, CeilDiv(rows, kSummaryRowsAWord));
+}
+
 // With buckets behind the last, for what overflows from it. A key that all segments have may take
 // several buckets alone.
 uint64_t BytesFor(uint64_t bucket_count, size_t segments) {
@@ -79,42 +96,59 @@ absl::StatusOr<std::unique_ptr<AnonymousMemory>> AllocateMap(uint64_t size_bytes
 
 }  // namespace
 
-uint64_t SegmentMap::SizeBytes(uint64_t rows, size_t segments) {
-  return BytesFor(BucketsFor(rows), SegmentMaskFor(segments));
+uint64_t SegmentMap::SizeBytes(std::span<const uint64_t> rows) {
+  const bool has_base = HasBase(rows);
+  uint64_t mapped_rows = 0;
+  for (const uint64_t count : rows.subspan(has_base ? 1 : 0)) mapped_rows += count;
+  return BytesFor(BucketsFor(mapped_rows), SegmentMaskFor(rows.size())) +
+         (has_base ? 8 * SummaryWordsFor(mapped_rows) : 0);
+}
+
+void SegmentMap::SetMemory(std::unique_ptr<AnonymousMemory> memory, uint64_t summary_words) {
+  memory_ = std::move(memory);
+  summary_words_ = summary_words;
+  summary_ = memory_->data() + memory_->size_bytes() - 8 * summary_words;
 }
 
 absl::StatusOr<std::unique_ptr<const SegmentMap>> SegmentMap::Build(
     std::span<const Segment* const> segments, uint64_t bytes_max) {
-  LATCHKEY_RETURN_IF_ERROR(CheckMappable(segments));
+  std::vector<uint64_t> rows;
+  for (const Segment* segment : segments) rows.push_back(segment->header().row_count);
+  const bool has_base = HasBase(rows);
+  const auto mapped = segments.subspan(has_base ? 1 : 0);
+  LATCHKEY_RETURN_IF_ERROR(CheckMappable(mapped));
   std::unique_ptr<SegmentMap> map(new SegmentMap);
-  map->bucket_count_ = BucketsFor(RowsOf(segments));
+  map->bucket_count_ = BucketsFor(RowsOf(mapped));
   map->segment_mask_ = SegmentMaskFor(segments.size());
-  LATCHKEY_ASSIGN_OR_RETURN(map->memory_,
-                            AllocateMap(SizeBytes(RowsOf(segments), segments.size()), bytes_max));
-  map->segments_.push_back(nullptr);
+  LATCHKEY_ASSIGN_OR_RETURN(auto memory, AllocateMap(SizeBytes(rows), bytes_max));
+  map->SetMemory(std::move(memory), has_base ? SummaryWordsFor(RowsOf(mapped)) : 0);
+  map->segments_.push_back(has_base ? segments[0] : nullptr);
   // No more bits than it takes, so that later segments' shorter lists can be added.
-  const unsigned wanted = std::bit_width(RowsOf(segments)) + kBitsBeyondRows;
-  map->hash_mask_ = ~uint64_t{0} << (64 - std::min(wanted, ListBits(segments)));
+  const unsigned wanted =
+      std::bit_width(RowsOf(mapped)) + kBitsBeyondRows + (has_base ? kSummaryBits : 0);
+  map->hash_mask_ = ~uint64_t{0} << (64 - std::min(wanted, ListBits(mapped)));
   if (!segments.empty()) map->shard_bits_ = segments[0]->header().shard_bits;
-  LATCHKEY_RETURN_IF_ERROR(map->Insert(segments));
+  LATCHKEY_RETURN_IF_ERROR(map->Insert(mapped));
   return map;
 }
 
 absl::StatusOr<std::unique_ptr<const SegmentMap>> SegmentMap::Extend(
     std::span<const Segment* const> segments, uint64_t bytes_max) const {
-  LATCHKEY_RETURN_IF_ERROR(CheckMappable(segments));
-  const auto newer = segments.subspan(segments_.size() - 1);
+  const auto mapped = segments.subspan(base() != nullptr ? 1 : 0);
+  LATCHKEY_RETURN_IF_ERROR(CheckMappable(mapped));
+  const auto newer = mapped.subspan(mapped_count());
   const uint64_t rows = row_count_ + RowsOf(newer);
-  if (rows > bucket_count_ * kEntriesMost || segments.size() > segment_mask_ ||
+  if (rows > bucket_count_ * kEntriesMost || mapped.size() > segment_mask_ ||
       ListBits(newer) < static_cast<unsigned>(std::popcount(hash_mask_))) {
     return Build(segments, bytes_max);
   }
   std::unique_ptr<SegmentMap> map(new SegmentMap);
-  LATCHKEY_ASSIGN_OR_RETURN(map->memory_, AllocateMap(size_bytes(), bytes_max));
-  std::memcpy(map->memory_->data(), memory_->data(), size_bytes());
-  map->segments_.push_back(nullptr);
+  LATCHKEY_ASSIGN_OR_RETURN(auto memory, AllocateMap(size_bytes(), bytes_max));
+  std::memcpy(memory->data(), memory_->data(), size_bytes());
+  map->SetMemory(std::move(memory), summary_words_);
   // The same segments, as the new generation has them open.
-  map->segments_.insert(map->segments_.end(), segments.begin(), segments.end() - newer.size());
+  map->segments_.push_back(base() != nullptr ? segments[0] : nullptr);
+  map->segments_.insert(map->segments_.end(), mapped.begin(), mapped.end() - newer.size());
   map->bucket_count_ = bucket_count_;
   map->row_count_ = row_count_;
   map->shard_bits_ = shard_bits_;
@@ -139,6 +173,11 @@ absl::Status SegmentMap::Insert(std::span<const Segment* const> segments) {
         ForEachHash({header.hash_bits, header.hash_delta_bytes}, list, [&](uint64_t prefix) {
           const uint64_t hash = prefix << (64 - header.hash_bits) >> shard_bits_;
           fits &= InsertEntry(ProbeFor(hash), number);
+          if (summary_words_ == 0) return;
+          const MapSummary::Bits bits = summary().BitsOf(hash);
+          auto* const word = const_cast<uint8_t*>(bits.word);
+          Store(reinterpret_cast<char*>(word),
+                Load<uint64_t>(word) | uint64_t{1} << bits.first | uint64_t{1} << bits.second);
         });
     // Once more, for what became a hole after it was checked and before it was read.
     LATCHKEY_RETURN_IF_ERROR(segment->ReadHashList().status());
@@ -154,15 +193,16 @@ absl::Status SegmentMap::Insert(std::span<const Segment* const> segments) {
     row_count_ += rows;
   }
   row_shape_ = segments_.size() == 1 ? nullptr : segments_[1]->row_shape();
-  for (size_t i = 1; i < segments_.size() && row_shape_ != nullptr; ++i) {
-    const LineShape* const other = segments_[i]->row_shape();
+  for (const Segment* segment : segments_) {
+    if (segment == nullptr || row_shape_ == nullptr) continue;
+    const LineShape* const other = segment->row_shape();
     if (other == nullptr || *other != *row_shape_) row_shape_ = nullptr;
   }
   return absl::OkStatus();
 }
 
 bool SegmentMap::InsertEntry(const MapProbe& probe, uint8_t segment) {
-  uint8_t* const end = memory_->data() + size_bytes();
+  const uint8_t* const end = summary_;
   const uint8_t high = probe.high | segment;
   for (auto* bucket = const_cast<uint8_t*>(probe.bucket); bucket != end; bucket += kBucketBytes) {
     const unsigned count = bucket[kBucketEntryCount];

@@ -33,11 +33,23 @@ absl::Status CheckBelongs(const Manifest& manifest, const SegmentRef& ref, const
     return DataLoss("{}: shard: expected {} of {}, got {} of {}", segment.path(), manifest.shard,
                     1u << manifest.shard_bits, header.shard, 1u << header.shard_bits);
   }
-  if (header.segment_id != ref.segment_id || segment.header_checksum() != ref.header_checksum ||
-      header.file_bytes() != ref.file_bytes || header.row_count != ref.row_count) {
+  const auto differs = [&](std::string_view what, uint64_t expected, uint64_t got) {
+    return DataLoss("{}: not the file that the manifest means: {}: expected {}, got {}",
+                    segment.path(), what, expected, got);
+  };
+  if (header.segment_id != ref.segment_id) {
     return DataLoss(
         "{}: not the file that the manifest means: expected segment {:016x}, got {:016x}",
         segment.path(), ref.segment_id, header.segment_id);
+  }
+  if (header.file_bytes() != ref.file_bytes) {
+    return differs("file bytes", ref.file_bytes, header.file_bytes());
+  }
+  if (header.row_count != ref.row_count) return differs("rows", ref.row_count, header.row_count);
+  if (segment.header_checksum() != ref.header_checksum) {
+    return DataLoss(
+        "{}: not the file that the manifest means: header checksum: expected {:016x}, got {:016x}",
+        segment.path(), ref.header_checksum, segment.header_checksum());
   }
   return absl::OkStatus();
 }
@@ -112,9 +124,10 @@ absl::StatusOr<std::shared_ptr<const Snapshot>> Snapshot::OpenNewest(
 
 absl::Status Snapshot::CheckMemory(const std::string& table_dir, const SnapshotOptions& options,
                                    const Snapshot* previous) const {
-  uint64_t file_bytes = 0, rows = 0, map_bytes = 0;
+  uint64_t file_bytes = 0, map_bytes = 0;
+  std::vector<uint64_t> rows;  // the oldest first
   for (const SegmentRef& ref : manifest_.segments) {
-    rows += ref.row_count;
+    rows.insert(rows.begin(), ref.row_count);
     if (options.memory_mode == MemoryMode::kMmap ||
         FindShared(previous, JoinPath(table_dir, ref.file), ref, options.memory_mode) != nullptr) {
       continue;
@@ -122,7 +135,7 @@ absl::Status Snapshot::CheckMemory(const std::string& table_dir, const SnapshotO
     file_bytes += ref.file_bytes;
   }
   if (previous != nullptr && manifest_.segments.size() > 1) {
-    map_bytes = SegmentMap::SizeBytes(rows, manifest_.segments.size());
+    map_bytes = SegmentMap::SizeBytes(rows);
     if (map_bytes > options.segment_map_bytes_max) map_bytes = 0;
   }
   if (file_bytes + map_bytes < kSmallBytes) return absl::OkStatus();

@@ -128,15 +128,21 @@ class SegmentMapTest : public SeededTest {
     return made;
   }
 
-  // Every segment of every hash is named; what else is named has the same fingerprint in a bucket
-  // that entries may have been mixed with.
+  // Every segment of every hash is named, but for the base; what else is named has the same
+  // fingerprint in a bucket that entries may have been mixed with.
   void ExpectNames(const SegmentMap& map, const std::vector<Made>& generation) {
-    ASSERT_EQ(map.segments().size(), generation.size() + 1);
+    const size_t first = map.base() == nullptr ? 0 : 1;  // of those that are named
+    ASSERT_EQ(map.segments().size(), generation.size() + 1 - first);
+    if (first == 1) {
+      ASSERT_EQ(map.base(), generation[0].segment.get());
+    }
     std::unordered_map<uint64_t, std::vector<uint32_t>> holders;  // newest first
     std::map<std::pair<uint8_t, uint8_t>, std::set<std::pair<uint64_t, uint32_t>>> nearby;
-    for (size_t number = generation.size(); number > 0; --number) {
-      ASSERT_EQ(map.segments()[number], generation[number - 1].segment.get());
-      for (const uint64_t hash : generation[number - 1].hashes) {
+    for (size_t number = generation.size() - first; number > 0; --number) {
+      const Made& made = generation[number - 1 + first];
+      ASSERT_EQ(map.segments()[number], made.segment.get());
+      for (const uint64_t hash : made.hashes) {
+        ASSERT_TRUE(first == 0 || map.summary().MayName(hash));
         auto& of_hash = holders[hash];
         const auto segment = static_cast<uint32_t>(number);
         if (of_hash.empty() || of_hash.back() != segment) of_hash.push_back(segment);
@@ -506,6 +512,74 @@ TEST_F(SegmentMapTest, AListOfAnotherNumberOfHashesIsRefused) {
   expect_refused([](std::string*) {}, longer);
 }
 
+// The oldest segment, if it has three times as many rows as the others together: it is not named,
+// and its hash list is not read.
+TEST_F(SegmentMapTest, TheBase) {
+  struct Case {
+    std::vector<size_t> sizes;  // the oldest first
+    bool base;
+  };
+  for (const Case& c :
+       {Case{{3000, 1000}, true}, Case{{3000, 1001}, false}, Case{{3000}, false},
+        Case{{3000, 500, 0, 400, 100}, true}, Case{{3000, 500, 0, 400, 101}, false},
+        Case{{1000, 3000}, false}, Case{{0, 0}, false}, Case{{3, 1}, true}, Case{{300, 0}, true}}) {
+    SCOPED_TRACE(testing::PrintToString(c.sizes));
+    std::vector<Made> generation;
+    std::vector<uint64_t> rows(c.sizes.begin(), c.sizes.end());
+    for (const size_t size : c.sizes) {
+      std::vector<uint64_t> hashes = RandomHashes(size);
+      // Some of what is newer updates the oldest.
+      for (size_t i = 0; !generation.empty() && i < std::min(size, c.sizes[0]) / 2; ++i) {
+        hashes[i] = generation[0].hashes[2 * i];
+      }
+      generation.push_back(MakeSlim(std::move(hashes)));
+    }
+    ASSERT_OK_AND_ASSIGN(const auto map, SegmentMap::Build(Pointers(generation), kNoLimit));
+    EXPECT_EQ(map->base() != nullptr, c.base);
+    EXPECT_EQ(map->size_bytes(), SegmentMap::SizeBytes(rows));
+    ASSERT_NO_FATAL_FAILURE(ExpectNames(*map, generation));
+  }
+}
+
+TEST_F(SegmentMapTest, ABaseNeedsNoHashListAndStaysAsTheTableGrows) {
+  std::vector<Made> generation;
+  generation.push_back(MakeSlim(RandomHashes(30'000), {HashListShape{}}));
+  generation.push_back(MakeSlim(RandomHashes(8000)));
+  ASSERT_OK_AND_ASSIGN(const auto map, SegmentMap::Build(Pointers(generation), kNoLimit));
+  ASSERT_NE(map->base(), nullptr);
+  ASSERT_NO_FATAL_FAILURE(ExpectNames(*map, generation));
+  // As many as the map was made for.
+  generation.push_back(MakeSlim(RandomHashes(900)));
+  ASSERT_OK_AND_ASSIGN(const auto extended, map->Extend(Pointers(generation), kNoLimit));
+  EXPECT_EQ(extended->base(), map->base());
+  ASSERT_NO_FATAL_FAILURE(ExpectNames(*extended, generation));
+  // Made anew, it still is the base; and then it is none, so its list is missed.
+  generation.push_back(MakeSlim(RandomHashes(1000)));
+  ASSERT_OK_AND_ASSIGN(const auto anew, extended->Extend(Pointers(generation), kNoLimit));
+  EXPECT_EQ(anew->base(), map->base());
+  EXPECT_GT(anew->size_bytes(), map->size_bytes());
+  ASSERT_NO_FATAL_FAILURE(ExpectNames(*anew, generation));
+  generation.push_back(MakeSlim(RandomHashes(3000)));
+  EXPECT_FAILS(anew->Extend(Pointers(generation), kNoLimit), kFailedPrecondition,
+               HasSubstr("without a hash list"));
+}
+
+// Of keys that only the base has, or none, few are looked for in the buckets.
+TEST_F(SegmentMapTest, TheSummarySaysOfMostKeysThatOnlyTheBaseCounts) {
+  for (const size_t rows : {10, 1000, 30'000}) {
+    std::vector<Made> generation;
+    generation.push_back(MakeSlim(RandomHashes(4 * rows)));
+    generation.push_back(MakeSlim(RandomHashes(rows)));
+    ASSERT_OK_AND_ASSIGN(const auto map, SegmentMap::Build(Pointers(generation), kNoLimit));
+    ASSERT_NE(map->base(), nullptr);
+    int maybe = 0;
+    constexpr int kStrangers = 100'000;
+    for (int i = 0; i < kStrangers; ++i) maybe += map->summary().MayName(random_.Next());
+    EXPECT_LT(maybe, kStrangers * 25 / 1000) << rows;
+    EXPECT_GT(maybe, 0) << rows;
+  }
+}
+
 // One segment after the other, as a table grows. The map is extended while it has room, and made
 // anew when it has none; either way it names what it must.
 TEST_F(SegmentMapTest, ExtendingOneByOne) {
@@ -534,8 +608,9 @@ TEST_F(SegmentMapTest, ExtendingOneByOne) {
 // Where a new map would have as many buckets, an extended one is the same.
 TEST_F(SegmentMapTest, ExtendGivesWhatBuildGives) {
   std::vector<Made> generation;
-  generation.push_back(MakeSlim(RandomHashes(24'000 - 15)));
+  generation.push_back(MakeSlim(RandomHashes(12'000)));
   generation.push_back(MakeSlim({}));
+  generation.push_back(MakeSlim(RandomHashes(12'000 - 15)));
   ASSERT_OK_AND_ASSIGN(const auto map, SegmentMap::Build(Pointers(generation), kNoLimit));
   for (const size_t more : {0, 3, 12}) {
     std::vector<uint64_t> hashes = RandomHashes(more / 2);
@@ -557,18 +632,18 @@ TEST_F(SegmentMapTest, ExtendMakesAnewWhatHasBecomeTooSmall) {
     bool anew;
   };
   for (const Case& c : {
-           Case{"room for a segment and rows", 1, 2400, 2, 250, {34, 3}, false},
-           Case{"all the rows there is room for", 1, 2400, 2, 300, {34, 3}, false},
-           Case{"a row too many", 1, 2400, 2, 301, {34, 3}, true},
+           Case{"room for a segment and rows", 2, 1200, 3, 250, {34, 3}, false},
+           Case{"all the rows there is room for", 2, 1200, 3, 300, {34, 3}, false},
+           Case{"a row too many", 2, 1200, 3, 301, {34, 3}, true},
            Case{"the last segment of 4 bits", 14, 100, 15, 10, {34, 3}, false},
            Case{"a segment of 5 bits", 15, 100, 16, 10, {34, 3}, true},
            Case{"the last segment of 5 bits", 30, 100, 31, 10, {34, 3}, false},
            Case{"a segment of 6 bits", 31, 100, 32, 10, {34, 3}, true},
            Case{"a segment of 8 bits", 127, 20, 128, 3, {34, 3}, true},
-           Case{"a list of more bits", 1, 2400, 2, 100, {40, 4}, false},
+           Case{"a list of more bits", 2, 1200, 3, 100, {40, 4}, false},
            // 2,400 rows are numbered by 12 bits, and a map keeps 9 more.
-           Case{"a list of as many bits as count", 1, 2400, 2, 100, {21, 2}, false},
-           Case{"a list of fewer bits", 1, 2400, 2, 100, {20, 2}, true},
+           Case{"a list of as many bits as count", 2, 1200, 3, 100, {21, 2}, false},
+           Case{"a list of fewer bits", 2, 1200, 3, 100, {20, 2}, true},
        }) {
     SCOPED_TRACE(c.why);
     std::vector<Made> generation;

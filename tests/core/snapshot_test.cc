@@ -87,7 +87,7 @@ TEST_F(SnapshotTest, TheMemoryThatItTakesIsKnownBefore) {
         .status();
   };
   const std::string map_mib =
-      std::to_string(SegmentMap::SizeBytes(kTebibyte + previous->row_count(), 4) >> 20);
+      std::to_string(SegmentMap::SizeBytes(std::vector<uint64_t>{2, 2, 1, kTebibyte}) >> 20);
   // Beside another: its segments count where they are to be in memory, and the segment map.
   EXPECT_FAILS(open(MemoryMode::kMmap, UINT64_MAX, previous.get()), kResourceExhausted,
                AllOf(StartsWith("data/t: generation 5 beside generation 4: 0 MiB of segments and " +
@@ -352,7 +352,7 @@ TEST_F(SegmentMapOfSnapshotTest, IsNotMadeOfADamagedHashList) {
 // A server that takes up generation after generation reads of each only what is new.
 TEST_F(SegmentMapOfSnapshotTest, IsExtendedFromTheGenerationBefore) {
   ASSERT_OK(table_.Build(RandomRows(5000)));
-  ASSERT_OK(table_.Append(RandomRows(1000, 500)));
+  ASSERT_OK(table_.Append(RandomRows(2000, 500)));
   ASSERT_OK_AND_ASSIGN(auto previous, table_.Open());
   ASSERT_OK(table_.Append(RandomRows(100, 100)));
   ASSERT_OK(table_.Append(RandomRows(50, 150)));
@@ -397,10 +397,11 @@ TEST_F(SegmentMapOfSnapshotTest, IsExtendedByNothingForTheSameSegments) {
 
 // An extended map grows full; one that outgrows its memory, or its segments' numbers, is made anew.
 TEST_F(SegmentMapOfSnapshotTest, IsMadeAnewWhenItHasBecomeTooSmall) {
-  ASSERT_OK(table_.Build(RandomRows(1000)));
+  ASSERT_OK(table_.Build(RandomRows(500)));
+  ASSERT_OK(table_.Append(RandomRows(500)));
   std::shared_ptr<const Snapshot> newest;
   std::vector<uint64_t> sizes;
-  for (int segments = 2; segments <= 40; ++segments) {
+  for (int segments = 3; segments <= 40; ++segments) {
     // One large one, then many small ones.
     ASSERT_OK(table_.Append(segments == 6 ? RandomRows(3000, 500) : RandomRows(10, 5)));
     ASSERT_OK_AND_ASSIGN(newest, Open(static_cast<uint64_t>(segments) + 1, {}, newest.get()));
@@ -412,8 +413,31 @@ TEST_F(SegmentMapOfSnapshotTest, IsMadeAnewWhenItHasBecomeTooSmall) {
     if (segments % 6 == 0) ExpectRightAnswers(*newest);
   }
   EXPECT_EQ(sizes[1], sizes[0]);
-  EXPECT_GT(sizes[4], sizes[3] + 3000 / 24 * kBucketBytes);
+  EXPECT_GT(sizes[3], sizes[2] + 3000 / 24 * kBucketBytes);
   ExpectRightAnswers(*newest);
+}
+
+// A large segment under small ones is asked last, and its hash list is not read, whatever comes.
+TEST_F(SegmentMapOfSnapshotTest, ABaseUnderSmallerSegments) {
+  ASSERT_OK(table_.Build(RandomRows(6000)));
+  DamageHashes(2);
+  std::shared_ptr<const Snapshot> newest;
+  for (uint64_t generation = 3; generation <= 20; ++generation) {
+    // Updates of the base's rows and of each other's, new rows, and none.
+    ASSERT_OK(table_.Append(generation == 7 ? std::vector<Row>() : RandomRows(30, 60)));
+    ASSERT_OK_AND_ASSIGN(newest, Open(generation, {}, newest.get()));
+    EXPECT_OK(newest->segment_map_status());
+    ASSERT_NE(newest->segment_map(), nullptr);
+    ASSERT_EQ(newest->segment_map()->base(), newest->segments().back().get());
+    ASSERT_NO_FATAL_FAILURE(ExpectRightAnswers(*newest));
+  }
+  ASSERT_OK_AND_ASSIGN(const auto fresh, Open(20));
+  ASSERT_NO_FATAL_FAILURE(ExpectRightAnswers(*fresh));
+  // When the others have grown, it is one of them: then its list is missed.
+  ASSERT_OK(table_.Append(RandomRows(2000)));
+  ASSERT_OK_AND_ASSIGN(const auto without, Open(21, {}, newest.get()));
+  EXPECT_FAILS(without->segment_map_status(), kDataLoss, HasSubstr("'hashes'"));
+  ASSERT_NO_FATAL_FAILURE(ExpectRightAnswers(*without));
 }
 
 // What is no older generation of these very segments is of no use, and does no harm.
