@@ -158,13 +158,14 @@ class SpoiltTestCase(RpcTestCase):
                                        "version: this program reads 'latchkey manifest 1.0' and later minor ones, "
                                        "the file is 'latchkey manifest 2.0'"),
             'a count that is text': self.mended('"rows": 1500', '"rows": "many"',
-                                                in_manifest + "field 'segments[1].rows': expected a number"),
+                                                in_manifest + "field 'segments[1].rows': expected a number, got \"many\""),
             'no count': self.mended('"rows": 1500', '"lines": 1500',
                                     in_manifest + "field 'segments[1].rows': expected it to be there"),
             'no JSON': self.mended('"shard": 0', '"shard" 0', in_manifest + 'expected a JSON object'),
             'a name that leads elsewhere': self.mended(
                 f'"{BASE}"', f'"../u/{BASE}"',
-                in_manifest + "field 'segments[1].file': expected a segment file's name"),
+                in_manifest + "field 'segments[1].file': expected a segment file's name, got "
+                '"../u/g00000002-0.segment"'),
             'the name of a file that is not there': self.mended(
                 f'"{BASE}"', '"g00000009-0.segment"',
                 'cannot open FOLDER/g00000009-0.segment: No such file or directory'),
@@ -369,8 +370,13 @@ class ServedFilesTest(SpoiltTestCase):
         self.check_serves('')
         self.cannot_start(f'{self.data}/t/{BASE}: a segment of another table: expected table '
                           f'{self.manifest["table_id"]}, got {self.other_table_id()}')
-        # The next generation needs the same file, and has it from the server's own map.
-        self.latchkey('build', '--data', self.data, '--table', 't', *FLAGS, '--append', '-', stdin=b'0 four\n')
+        # Nothing is published on top that could not be opened; once it is mended it goes on.
+        delta = ['build', '--data', self.data, '--table', 't', *FLAGS, '--append', '-']
+        done = self.latchkey(*delta, stdin=b'0 four\n', code=FAILURE)
+        self.assertIn(f'{self.data}/t/{BASE}: a segment of another table', done.err)
+        self.check_serves('')
+        shutil.copy(self.whole / 't' / BASE, self.data / 't' / BASE)
+        self.latchkey(*delta, stdin=b'0 four\n')
         support.wait_until(lambda: self.served(self.client, 't') == (4, {**CONTENTS[2], 0: b'four'}), 'the next')
 
     def test_a_manifest_that_is_edited(self):
