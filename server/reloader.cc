@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <spdlog/spdlog.h>
 #include <sys/inotify.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,6 +25,20 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kProgressTime(2);  // between two lines of the log
 constexpr int kLookMs = 1000;
 constexpr std::chrono::seconds kRetryMax(60);
+constexpr int kNiceness = 19;
+// Most requests that hold the generation before are answered in that time.
+constexpr int kDrainMs = 20;
+
+// Runs `work` on a thread that lookups go before, as do the threads that it starts, and waits for
+// it.
+template <typename Work>
+void AtLowPriority(const Work& work) {
+  std::thread thread([&] {
+    ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNiceness);
+    work();
+  });
+  thread.join();
+}
 
 // Names, sizes and times of the files in a table's folder: what shows that it is worth while to try
 // again.
@@ -76,15 +91,35 @@ absl::StatusOr<uint64_t> Reloader::Open(const std::string& table) {
   FileSystem& file_system = PosixFileSystem();
   const std::string table_dir = JoinPath(options_.data_dir, table);
   LATCHKEY_ASSIGN_OR_RETURN(Manifest manifest, ReadNewestManifest(file_system, table_dir));
-  const auto current = catalog_.Acquire(table);
+  const auto serving = serving_.find(table);
+  const auto current = serving == serving_.end() ? nullptr : serving->second;
   const bool same_table = current != nullptr && current->manifest().identity == manifest.identity;
   if (same_table && current->generation() == manifest.generation) return manifest.generation;
   const Snapshot* const previous = same_table ? current.get() : nullptr;
 
+  absl::StatusOr<std::shared_ptr<const Snapshot>> snapshot;
+  const auto open = [&] { snapshot = OpenSnapshot(table, std::move(manifest), previous); };
+  if (watcher_.joinable()) {
+    AtLowPriority(open);
+  } else {
+    open();
+  }
+  LATCHKEY_RETURN_IF_ERROR(snapshot.status());
+  scheduler_.Watch(table, *snapshot);
+  check_.Add(table, **snapshot);
+  const uint64_t generation = (*snapshot)->generation();
+  catalog_.Publish(table, *snapshot);
+  retired_.push_back(std::exchange(serving_[table], *std::move(snapshot)));
+  return generation;
+}
+
+absl::StatusOr<std::shared_ptr<const Snapshot>> Reloader::OpenSnapshot(const std::string& table,
+                                                                       Manifest manifest,
+                                                                       const Snapshot* previous) {
   const auto begin = Clock::now();
-  LATCHKEY_ASSIGN_OR_RETURN(auto snapshot,
-                            Snapshot::Open(file_system, table_dir, std::move(manifest),
-                                           options_.OptionsOf(table), previous));
+  LATCHKEY_ASSIGN_OR_RETURN(
+      auto snapshot, Snapshot::Open(PosixFileSystem(), JoinPath(options_.data_dir, table),
+                                    std::move(manifest), options_.OptionsOf(table), previous));
   const std::chrono::duration<double, std::milli> elapsed = Clock::now() - begin;
   spdlog::info(
       "table opened table={} generation={} segments={} rows={} memory_mode={} huge_mib={} "
@@ -97,11 +132,14 @@ absl::StatusOr<uint64_t> Reloader::Open(const std::string& table) {
                  Message(snapshot->segment_map_status()));
   }
   LATCHKEY_RETURN_IF_ERROR(WarmUpTable(table, *snapshot, previous));
-  scheduler_.Watch(table, snapshot);
-  check_.Add(table, *snapshot);
-  const uint64_t generation = snapshot->generation();
-  catalog_.Publish(table, std::move(snapshot));
-  return generation;
+  return snapshot;
+}
+
+void Reloader::DropRetired() {
+  // Whoever took one from the catalog is an owner more.
+  std::erase_if(retired_, [](const auto& snapshot) {
+    return snapshot == nullptr || snapshot.use_count() == 1;
+  });
 }
 
 absl::Status Reloader::WarmUpTable(const std::string& table, const Snapshot& snapshot,
@@ -134,7 +172,13 @@ absl::Status Reloader::WarmUpTable(const std::string& table, const Snapshot& sna
 absl::StatusOr<uint64_t> Reloader::Reload(const std::string& table) {
   LATCHKEY_RETURN_IF_ERROR(ValidateTableName(table));
   const std::lock_guard<std::mutex> reloading(reloading_);
-  return Note(table, Open(table));
+  absl::StatusOr<uint64_t> generation = Note(table, Open(table));
+  DropRetired();
+  for (int ms = 0; ms < kDrainMs && !retired_.empty(); ++ms) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    DropRetired();
+  }
+  return generation;
 }
 
 absl::StatusOr<uint64_t> Reloader::Note(const std::string& table,
@@ -148,6 +192,7 @@ absl::StatusOr<uint64_t> Reloader::Note(const std::string& table,
     if (!std::filesystem::exists(JoinPath(options_.data_dir, table), error) && !error) {
       if (before != nullptr) spdlog::info("table gone table={}", table);
       catalog_.Remove(table);
+      if (auto node = serving_.extract(table)) retired_.push_back(std::move(node.mapped()));
       const std::lock_guard<std::mutex> lock(mutex_);
       states_.erase(table);
       return generation;

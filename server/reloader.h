@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -62,6 +63,11 @@ class Reloader {
 
  private:
   absl::StatusOr<uint64_t> Open(const std::string& table);
+  absl::StatusOr<std::shared_ptr<const Snapshot>> OpenSnapshot(const std::string& table,
+                                                               Manifest manifest,
+                                                               const Snapshot* previous);
+  // Drops snapshots that no request holds any more.
+  void DropRetired();
   absl::Status WarmUpTable(const std::string& table, const Snapshot& snapshot,
                            const Snapshot* previous);
   absl::StatusOr<uint64_t> Note(const std::string& table, absl::StatusOr<uint64_t> generation);
@@ -76,6 +82,10 @@ class Reloader {
   std::function<bool()> should_stop_ = [] { return false; };
 
   std::mutex reloading_;  // one table at a time, so that their memory does not add up
+  // Held here too, so that they go on a thread of this and not on that of the last request:
+  // unmapping takes its time. Guarded by reloading_.
+  std::map<std::string, std::shared_ptr<const Snapshot>> serving_;
+  std::vector<std::shared_ptr<const Snapshot>> retired_;
   mutable std::mutex mutex_;
   std::map<std::string, ReloadState> states_;  // guarded by mutex_
   std::atomic<bool> stopping_{false};

@@ -55,6 +55,9 @@ class MappedFile {
   // Asks for a part of it, which does not wait for the disk. At most as much as the device reads
   // ahead at once, 128 KiB or more, is surely read.
   void ReadAhead(uint64_t offset, uint64_t size_bytes) const;
+  // Maps a part of it that is in the page cache, so that touching it is no fault; what is not there
+  // is read first.
+  void Populate(uint64_t offset, uint64_t size_bytes) const;
   // Lets the whole pages between two addresses in it go: the process does not need them any more,
   // and can have them again.
   void LetGo(const uint8_t* begin, const uint8_t* end) const;

@@ -13,6 +13,10 @@
 #include "core/base/status_macros.h"
 #include "core/io/file_system.h"
 
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22  // Linux 5.14
+#endif
+
 namespace latchkey {
 namespace {
 
@@ -155,6 +159,14 @@ void MappedFile::ReadAhead(uint64_t offset, uint64_t size_bytes) const {
   if (fd_ < 0) return;
   (void)::posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(size_bytes),
                         POSIX_FADV_WILLNEED);
+}
+
+void MappedFile::Populate(uint64_t offset, uint64_t size_bytes) const {
+  if (fd_ < 0) return;
+  const uint64_t page_mask = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)) - 1;
+  const uint64_t begin = offset & ~page_mask;
+  (void)::madvise(const_cast<uint8_t*>(data_) + begin, offset + size_bytes - begin,
+                  MADV_POPULATE_READ);
 }
 
 void MappedFile::LetGo(const uint8_t* begin, const uint8_t* end) const {

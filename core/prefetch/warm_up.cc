@@ -13,6 +13,7 @@
 #include "core/base/status_macros.h"
 #include "core/io/available_memory.h"
 #include "core/prefetch/advice_policy.h"
+#include "core/prefetch/page_cache.h"
 
 namespace latchkey {
 namespace {
@@ -82,6 +83,30 @@ void Add(const Snapshot& snapshot, const WarmUpOptions& options, bool data, uint
       }
     }
   }
+}
+
+// Maps what of the new segments is in memory. False when it was stopped.
+bool MapResident(const Snapshot& snapshot, const WarmUpOptions& options) {
+  if (snapshot.memory_mode() != MemoryMode::kMmap) return true;
+  for (const auto& segment : snapshot.segments()) {
+    if (IsShared(*segment, options.previous) || segment->file().fd() < 0) continue;
+    const ResidencyProbe probe = ChooseResidencyProbe(segment->file());
+    for (size_t i = 0; i < kSectionCount; ++i) {
+      const auto kind = static_cast<SectionKind>(i);
+      if (!IsIndexSection(kind) && !IsDataSection(kind)) continue;
+      const Section& section = segment->header().sections[i];
+      for (uint64_t at = section.offset; at < section.end(); at += kChunkBytes) {
+        if (options.should_stop()) return false;
+        const uint64_t size_bytes = std::min(kChunkBytes, section.end() - at);
+        const auto residency = MeasureResidency(segment->file(), probe, at, size_bytes);
+        // What can't be asked about may have been read just now.
+        const bool resident = residency ? residency->resident == residency->pages
+                                        : IsIndexSection(kind) && options.what != WarmUp::kNone;
+        if (resident) segment->file().Populate(at, size_bytes);
+      }
+    }
+  }
+  return true;
 }
 
 }  // namespace
@@ -163,9 +188,10 @@ absl::Status WarmUpSnapshot(const Snapshot& snapshot, const WarmUpOptions& optio
   read_chunks();
   for (std::thread& thread : threads) thread.join();
   LATCHKEY_RETURN_IF_ERROR(damage);
-  if (stopped) return absl::CancelledError("the warm-up was stopped");
+  const auto cancelled = absl::CancelledError("the warm-up was stopped");
+  if (stopped) return cancelled;
   for (const auto& [segment, kind] : plan.whole_sections) segment->SetChecked(kind);
-  return absl::OkStatus();
+  return MapResident(snapshot, options) ? absl::OkStatus() : cancelled;
 }
 
 }  // namespace latchkey

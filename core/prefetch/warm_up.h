@@ -42,9 +42,11 @@ struct WarmUpOptions {
 
 // Reads in the order of the files, by read calls, so that the kernel reads ahead and keeps large
 // pages: index sections first, then data sections, those that need no check as far as memory goes.
-// Whatever is read is checked too, unless it was checked before. Errors: DataLoss for the first
-// block that does not match, or can't be read; ResourceExhausted, before anything is read, when
-// beside `previous` memory does not suffice for the index; Cancelled when it was stopped.
+// Whatever is read is checked too, unless it was checked before. Then what is in memory is mapped,
+// as far as it can be asked, so that the first lookups need not fault it in page by page. Errors:
+// DataLoss for the first block that does not match, or can't be read; ResourceExhausted, before
+// anything is read, when beside `previous` memory does not suffice for the index; Cancelled when it
+// was stopped.
 absl::Status WarmUpSnapshot(const Snapshot& snapshot, const WarmUpOptions& options);
 
 }  // namespace latchkey

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/bytes.h"
 #include "core/io/fault_guard.h"
 #include "core/prefetch/advice_policy.h"
 #include "core/prefetch/page_cache.h"
@@ -162,6 +164,35 @@ TEST_F(WarmUpTest, AllReadsDataToo) {
     }
     ExpectProgress(BytesOf(true, true), BytesOf(true, true));
     EXPECT_GE(progress_.size(), BytesOf(false, true) / kChunkBytes);
+  }
+}
+
+// What is in memory is mapped then: who touches it first waits for no fault.
+TEST_F(WarmUpTest, WhatIsInMemoryIsMapped) {
+  const auto minor_faults = [] {
+    struct rusage usage = {};
+    ::getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_minflt;
+  };
+  for (const WarmUp what : {WarmUp::kAll, WarmUp::kNone}) {
+    ASSERT_OK_AND_ASSIGN(snapshot_, table_->Open());
+    ASSERT_NO_FATAL_FAILURE(MakeCold());
+    options_.what = what;
+    ASSERT_OK(WarmUpSnapshot(*snapshot_, options_));
+    const auto before = minor_faults();
+    const bool warm = what == WarmUp::kAll;
+    for (const auto& segment : snapshot_->segments()) {
+      for (const SectionKind kind :
+           {SectionKind::kFilter, SectionKind::kLines, SectionKind::kValues}) {
+        const Section& section = segment->header().section(kind);
+        // What is cold is left so.
+        EXPECT_EQ(ShareOf(kind), warm ? 1 : 0);
+        for (uint64_t at = section.offset; warm && at < section.end(); at += 4096) {
+          (void)LoadAfter(segment->file().data() + at);
+        }
+      }
+    }
+    EXPECT_LT(minor_faults() - before, 20) << WarmUpName(what);
   }
 }
 
