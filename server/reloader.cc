@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <spdlog/spdlog.h>
 #include <sys/inotify.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/low_priority.h"
 #include "core/base/status_macros.h"
 #include "core/prefetch/warm_up.h"
 
@@ -25,7 +25,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kProgressTime(2);  // between two lines of the log
 constexpr int kLookMs = 1000;
 constexpr std::chrono::seconds kRetryMax(60);
-constexpr int kNiceness = 19;
 // Most requests that hold the generation before are answered in that time.
 constexpr int kDrainMs = 20;
 
@@ -34,7 +33,7 @@ constexpr int kDrainMs = 20;
 template <typename Work>
 void AtLowPriority(const Work& work) {
   std::thread thread([&] {
-    ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNiceness);
+    LowerPriority();
     work();
   });
   thread.join();

@@ -147,12 +147,15 @@ FetchMode ProbeEngine::mode(const Snapshot& snapshot) {
     case PrefetchChoice::kNever:
       return FetchMode::kSilent;
   }
-  return StateOf(snapshot.seed(), snapshot.generation()).mode;
+  return StateOf(snapshot.seed(), snapshot.generation(), snapshot.warm()).mode;
 }
 
-FetchState& ProbeEngine::StateOf(uint64_t seed, uint64_t generation) {
+// `warm`: of a generation that is new.
+FetchState& ProbeEngine::StateOf(uint64_t seed, uint64_t generation, bool warm) {
   TableState& state = states_[seed];
-  if (state.generation != generation) state = {generation, {}};
+  if (state.generation != generation) {
+    state = {generation, {warm ? FetchMode::kSilent : FetchMode::kAsking}};
+  }
   return state.fetch;
 }
 
@@ -182,7 +185,7 @@ void ProbeEngine::SettleTable(uint64_t seed, uint64_t generation) {
   now.asked = prefetcher_.pages_asked();
   const FetchCost cost = now - settled_;
   settled_ = now;
-  FetchState& state = StateOf(seed, generation);
+  FetchState& state = StateOf(seed, generation, /*warm=*/false);
   state = NextFetchState(state, cost);
 }
 

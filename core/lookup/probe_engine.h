@@ -104,7 +104,7 @@ class ProbeEngine {
     }
     return snapshot.segments().size() > 1 || filter_pays_;
   }
-  FetchState& StateOf(uint64_t seed, uint64_t generation);
+  FetchState& StateOf(uint64_t seed, uint64_t generation, bool warm);
   void SettleSilent();
   void SettleTable(uint64_t seed, uint64_t generation);
 

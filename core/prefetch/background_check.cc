@@ -1,13 +1,13 @@
 #include "core/prefetch/background_check.h"
 
 #include <fcntl.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
+#include "core/base/low_priority.h"
 #include "core/prefetch/prefetcher.h"
 
 namespace latchkey {
@@ -15,7 +15,6 @@ namespace {
 
 // Read at a time: between two pieces a segment can go.
 constexpr uint64_t kPieceBytes = 16 * kChecksumBlockBytes;
-constexpr int kNiceness = 19;
 const uint64_t kCachePageBytes = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
 
 }  // namespace
@@ -42,7 +41,7 @@ void BackgroundCheck::Add(const std::string& table, const Snapshot& snapshot) {
 }
 
 void BackgroundCheck::Run() {
-  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNiceness);
+  LowerPriority();
   for (;;) {
     Waiting next;
     {

@@ -27,7 +27,8 @@ struct FetchCost {
   FetchCost operator-(const FetchCost& other) const;
 };
 
-// Of one thread and one table. The first keys of a table are asked for, since nothing is known.
+// Of one thread and one table. The first keys of a generation are asked for, unless it is known to
+// be in memory.
 struct FetchState {
   FetchMode mode = FetchMode::kAsking;
   // Since the mode began, halved now and then so that old times count less.

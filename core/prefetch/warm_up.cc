@@ -85,11 +85,15 @@ void Add(const Snapshot& snapshot, const WarmUpOptions& options, bool data, uint
   }
 }
 
-// Maps what of the new segments is in memory. False when it was stopped.
+// Maps what of the new segments is in memory, and notes if all is. False when it was stopped.
 bool MapResident(const Snapshot& snapshot, const WarmUpOptions& options) {
   if (snapshot.memory_mode() != MemoryMode::kMmap) return true;
+  bool warm = true;
   for (const auto& segment : snapshot.segments()) {
-    if (IsShared(*segment, options.previous) || segment->file().fd() < 0) continue;
+    if (IsShared(*segment, options.previous)) {
+      warm &= options.previous->warm();
+      continue;
+    }
     const ResidencyProbe probe = ChooseResidencyProbe(segment->file());
     for (size_t i = 0; i < kSectionCount; ++i) {
       const auto kind = static_cast<SectionKind>(i);
@@ -99,13 +103,16 @@ bool MapResident(const Snapshot& snapshot, const WarmUpOptions& options) {
         if (options.should_stop()) return false;
         const uint64_t size_bytes = std::min(kChunkBytes, section.end() - at);
         const auto residency = MeasureResidency(segment->file(), probe, at, size_bytes);
+        const bool resident = residency && residency->resident == residency->pages;
+        warm &= resident;
         // What can't be asked about may have been read just now.
-        const bool resident = residency ? residency->resident == residency->pages
-                                        : IsIndexSection(kind) && options.what != WarmUp::kNone;
-        if (resident) segment->file().Populate(at, size_bytes);
+        if (resident || (!residency && IsIndexSection(kind) && options.what != WarmUp::kNone)) {
+          segment->file().Populate(at, size_bytes);
+        }
       }
     }
   }
+  if (warm) snapshot.SetWarm();
   return true;
 }
 

@@ -1,6 +1,7 @@
 // A generation, opened: its manifest and its segments, mapped and validated.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -60,6 +61,9 @@ class Snapshot {
   const SegmentMap* segment_map() const { return segment_map_.get(); }
   const absl::Status& segment_map_status() const { return segment_map_status_; }
   MemoryMode memory_mode() const { return memory_mode_; }
+  // Whether all of its rows were in memory when it was opened, as whoever warmed it up found.
+  bool warm() const { return memory_mode_ != MemoryMode::kMmap || warm_; }
+  void SetWarm() const { warm_ = true; }
   // Of the files' bytes, those that were mapped by pages of 2 MiB once it was open. Those of mode
   // kMmap are mapped as they are used, and not counted.
   uint64_t huge_bytes() const { return huge_bytes_; }
@@ -84,6 +88,7 @@ class Snapshot {
   std::unique_ptr<const SegmentMap> segment_map_;
   absl::Status segment_map_status_;
   MemoryMode memory_mode_ = MemoryMode::kMmap;
+  mutable std::atomic<bool> warm_{false};
   uint64_t huge_bytes_ = 0;
 };
 

@@ -19,6 +19,7 @@
 
 #include "core/base/bytes.h"
 #include "core/io/fault_guard.h"
+#include "core/lookup/probe_engine.h"
 #include "core/prefetch/advice_policy.h"
 #include "core/prefetch/page_cache.h"
 #include "tests/support/cold_file.h"
@@ -178,9 +179,13 @@ TEST_F(WarmUpTest, WhatIsInMemoryIsMapped) {
     ASSERT_OK_AND_ASSIGN(snapshot_, table_->Open());
     ASSERT_NO_FATAL_FAILURE(MakeCold());
     options_.what = what;
+    EXPECT_FALSE(snapshot_->warm());
     ASSERT_OK(WarmUpSnapshot(*snapshot_, options_));
     const auto before = minor_faults();
     const bool warm = what == WarmUp::kAll;
+    // Lookups need not ask first, then.
+    EXPECT_EQ(snapshot_->warm(), warm);
+    EXPECT_EQ(ProbeEngine().mode(*snapshot_), warm ? FetchMode::kSilent : FetchMode::kAsking);
     for (const auto& segment : snapshot_->segments()) {
       for (const SectionKind kind :
            {SectionKind::kFilter, SectionKind::kLines, SectionKind::kValues}) {
