@@ -40,6 +40,7 @@ constexpr double kTimeoutS = 60;
 // which are measured, extend that.
 constexpr uint64_t kDeltas = 13;
 constexpr std::chrono::milliseconds kDeltaPause(250);
+constexpr std::chrono::milliseconds kReloadPause(1000);
 
 // What a generation holds: all keys, with doc ids that tell from which of the two tables they are,
 // and the deltas on top, of which each has other doc ids for some keys.
@@ -367,7 +368,8 @@ void RunReload(const SuiteOptions& options, Report* report) {
   requests.Capacity(settle_s);  // so that all is in memory
   const double capacity = requests.Capacity(settle_s * 2), rate = capacity * kLoadShare;
 
-  std::vector<double> full_p99, full_without, full_ms, delta_p99, delta_without, delta_ms;
+  std::vector<double> full_p99, full_without, full_ms, spaced_p99, spaced_without, delta_p99,
+      delta_without, delta_ms;
   for (int round = 0; round < options.rounds; ++round) {
     // What the reloads before left to do is none of this.
     requests.P99(rate, settle_s);
@@ -375,6 +377,15 @@ void RunReload(const SuiteOptions& options, Report* report) {
     full_p99.push_back(P99Beside(requests, rate, phase_s, [&, i = size_t{0}]() mutable {
       full_ms.push_back(publish(i));
       i = 1 - i;
+    }));
+
+    requests.P99(rate, settle_s);
+    spaced_without.push_back(requests.P99(rate, phase_s));
+    spaced_p99.push_back(P99Beside(requests, rate, phase_s, [&, i = size_t{0}]() mutable {
+      const auto begin = Clock::now();
+      publish(i);
+      i = 1 - i;
+      std::this_thread::sleep_until(begin + kReloadPause);
     }));
 
     publish(1);
@@ -394,6 +405,10 @@ void RunReload(const SuiteOptions& options, Report* report) {
   report->AddRatio("change", "change/reload_p99", false, full_p99, "p99 without", full_without,
                    fmt::format("{}; reload after reload of all {} segments, {} in all", conditions,
                                kSegments, full_ms.size()));
+  report->AddRatio("change", "change/reload_p99_each_second", false, spaced_p99, "p99 without",
+                   spaced_without,
+                   fmt::format("{}; every {} ms a reload of all {} segments", conditions,
+                               kReloadPause.count(), kSegments));
   report->AddRatio(
       "change", "change/reload_p99_delta", false, delta_p99, "p99 without", delta_without,
       fmt::format("{}; every {} ms a delta of {} keys on top of {} segments, {} in all", conditions,
