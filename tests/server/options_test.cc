@@ -57,6 +57,23 @@ TEST(ServerOptions, HowColdPagesAreTreated) {
   EXPECT_EQ(Parse({"--data", "d", "--warm-up", "none"}).options.warm_up, WarmUp::kNone);
 }
 
+TEST(ServerOptions, WhatIsVerifiedAndHowMetricsAreHad) {
+  const ServerOptions defaults = Parse({"--data", "d"}).options;
+  EXPECT_EQ(defaults.verify, VerifyLevel::kHeader);
+  EXPECT_EQ(defaults.verify_mib_per_s_max, 32u);
+  EXPECT_EQ(defaults.http, "");
+  for (const VerifyLevel level : {VerifyLevel::kHeader, VerifyLevel::kIndex, VerifyLevel::kAll}) {
+    EXPECT_EQ(
+        Parse({"--data", "d", "--verify", std::string(VerifyLevelName(level))}).options.verify,
+        level);
+  }
+  const ServerOptions options =
+      Parse({"--data", "d", "--verify-mib-per-s", "0", "--http", "127.0.0.1:1"}).options;
+  EXPECT_EQ(options.verify_mib_per_s_max, 0u);
+  EXPECT_EQ(options.http, "127.0.0.1:1");
+  EXPECT_EQ(Parse({"--data", "d", "--verify", "some"}).exit_code, 2);
+}
+
 TEST(ServerOptions, ReadsAFileThatFlagsOverride) {
   TempDir dir;
   const std::string path = dir.Path("latchkeyd.conf");
