@@ -152,6 +152,9 @@ absl::Status Reloader::WarmUpTable(const std::string& table, const Snapshot& sna
   options.previous = previous;
   options.bytes_per_s_max = options_.warm_up_mib_per_s_max << 20;
   options.should_stop = should_stop_;
+  options.on_damage = [&](const absl::Status& damage) {
+    spdlog::error("damaged table={}: {}", table, Message(damage));
+  };
   options.on_progress = [&](uint64_t done_bytes, uint64_t total_bytes) {
     warm_up_.done_bytes = done_before + done_bytes;
     warm_up_.total_bytes = total_before + total_bytes;
@@ -229,17 +232,22 @@ void Reloader::LookAtAll() {
   tables.erase(std::unique(tables.begin(), tables.end()), tables.end());
   for (const std::string& table : tables) {
     if (stopping_) return;
-    Retry& retry = retries_[table];
-    // Taken first: what changes meanwhile shall be seen.
-    std::string folder = StateOfFolder(JoinPath(options_.data_dir, table));
-    if (folder != retry.folder) retry = {std::move(folder), {}, {}};
-    if (Clock::now() < retry.at) continue;
+    const auto failed = retries_.find(table);
+    std::string folder;
+    if (failed != retries_.end()) {
+      // Taken first: what changes meanwhile shall be seen.
+      folder = StateOfFolder(JoinPath(options_.data_dir, table));
+      if (folder == failed->second.folder && Clock::now() < failed->second.at) continue;
+    }
     if (Reload(table).ok()) {
       retries_.erase(table);
-    } else {
-      retry.pause = std::clamp(2 * retry.pause, std::chrono::seconds(1), kRetryMax);
-      retry.at = Clock::now() + retry.pause;
+      continue;
     }
+    Retry& retry = retries_[table];
+    if (folder != retry.folder) retry.pause = {};
+    retry.folder = std::move(folder);
+    retry.pause = std::clamp(2 * retry.pause, std::chrono::seconds(1), kRetryMax);
+    retry.at = Clock::now() + retry.pause;
   }
 }
 

@@ -92,7 +92,7 @@ class Reloader {
   int wake_fds_[2] = {-1, -1};  // a pipe: one byte ends the wait of `watcher_`
   // When to try again what failed; of the watcher alone.
   struct Retry {
-    std::string folder;  // as it was
+    std::string folder;  // as it was; empty: not known
     std::chrono::steady_clock::time_point at;
     std::chrono::seconds pause{0};
   };

@@ -177,6 +177,7 @@ absl::Status WarmUpSnapshot(const Snapshot& snapshot, const WarmUpOptions& optio
         stopped = true;
         return;
       }
+      if (!status.ok()) options.on_damage(status);
       options.on_progress(done_bytes, plan.total_bytes);
       if (options.should_stop()) stopped = true;
       while (options.bytes_per_s_max != 0 && !stopped) {

@@ -38,6 +38,8 @@ struct WarmUpOptions {
   std::function<void(uint64_t done_bytes, uint64_t total_bytes)> on_progress = [](uint64_t,
                                                                                   uint64_t) {};
   std::function<bool()> should_stop = [] { return false; };
+  // Called, as the above is, for blocks that are damaged, and quarantined, but need not be sound.
+  std::function<void(const absl::Status&)> on_damage = [](const absl::Status&) {};
 };
 
 // Reads in the order of the files, by read calls, so that the kernel reads ahead and keeps large

@@ -1,18 +1,15 @@
 // What clients of warm keys notice of another client's cold batches: a server of its own process,
 // two clients.
 #include <fmt/format.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <filesystem>
 #include <thread>
 
 #include "client/lookup_client.h"
 #include "tests/bench/cold_parts.h"
+#include "tests/bench/server_process.h"
 
 namespace latchkey {
 namespace {
@@ -22,32 +19,6 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kWarmKeys = 100;      // of a request
 constexpr uint64_t kHotKeys = 20'000;  // that the warm requests are about
 constexpr int kWarmRequests = 4000;    // a round
-
-// latchkeyd, beside this program, on a socket in `folder`.
-class ServerProcess {
- public:
-  ServerProcess(const std::string& data_dir, const std::string& folder)
-      : address_(fmt::format("unix:{}/socket", folder)) {
-    std::filesystem::create_directories(folder);
-    const std::string program =
-        (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "latchkeyd").string();
-    child_ = ::fork();
-    if (child_ == 0) {
-      ::execl(program.c_str(), "latchkeyd", "--data", data_dir.c_str(), "--listen",
-              address_.c_str(), "--log-level", "warning", nullptr);
-      ::_exit(127);
-    }
-  }
-  ~ServerProcess() {
-    ::kill(child_, SIGTERM);
-    ::waitpid(child_, nullptr, 0);
-  }
-  const std::string& address() const { return address_; }
-
- private:
-  const std::string address_;
-  pid_t child_;
-};
 
 // Asks for the maker's batch and checks the answers.
 void Ask(const LookupClient& client, const KeyBatchMaker& maker) {
@@ -81,12 +52,10 @@ double WarmP99(const LookupClient& client) {
 void RunWarmBesideCold(const std::string& data_dir, uint64_t rows, const SuiteOptions& options,
                        Report* report) {
   const std::string folder = options.scratch_dir + "/server";
-  const ServerProcess server(data_dir, folder);
+  // What is checked in the background is read from the same disk.
+  const ServerProcess server(data_dir, folder, {"--verify-mib-per-s", "0"});
+  server.AwaitTable("bench");
   const LookupClient warm(server.address(), 30), cold(server.address(), 30);
-  for (int tries = 0; !warm.Describe("bench").ok(); ++tries) {
-    if (tries == 600) FailCold("the server does not answer");
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  }
   WarmP99(warm);  // so that its keys' pages are in memory
   std::vector<double> alone, beside;
   uint64_t cold_batches = 0;

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "client/lookup_client.h"
 
@@ -21,17 +22,23 @@ namespace latchkey {
 // latchkeyd, beside this program, on a socket in `folder`.
 class ServerProcess {
  public:
-  ServerProcess(const std::string& data_dir, const std::string& folder)
+  ServerProcess(const std::string& data_dir, const std::string& folder,
+                const std::vector<std::string>& flags = {})
       : address_(fmt::format("unix:{}/socket", folder)) {
     std::filesystem::create_directories(folder);
     const std::string program =
         (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "latchkeyd").string();
+    std::vector<std::string> arguments = {program,  "--data",      data_dir, "--listen",
+                                          address_, "--log-level", "warning"};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    std::vector<char*> pointers;
+    for (std::string& argument : arguments) pointers.push_back(argument.data());
+    pointers.push_back(nullptr);
     child_ = ::fork();
     if (child_ == 0) {
       // It shall not outlive a benchmark that fails.
       ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-      ::execl(program.c_str(), "latchkeyd", "--data", data_dir.c_str(), "--listen",
-              address_.c_str(), "--log-level", "warning", nullptr);
+      ::execv(program.c_str(), pointers.data());
       ::_exit(127);
     }
   }

@@ -354,19 +354,24 @@ TEST_F(WarmUpTest, DamageIsFound) {
       ASSERT_OK_AND_ASSIGN(const auto snapshot, table_->Open());
       options_.what = WarmUp::kAll;
       options_.verify = level;
+      std::vector<std::string> said;
+      options_.on_damage = [&](const absl::Status& damage) { said.emplace_back(damage.message()); };
       const absl::Status status = WarmUpSnapshot(*snapshot, options_);
       EXPECT_TRUE(snapshot->segments()[0]->quarantined());
       const bool verified = level == VerifyLevel::kAll ||
                             (level == VerifyLevel::kIndex && kind == SectionKind::kFilter);
       EXPECT_EQ(snapshot->unchecked_bytes() == 0, !verified);
+      const std::string message = segment.path() + ": section '" + std::string(SectionName(kind)) +
+                                  "' is damaged at offset " +
+                                  std::to_string(segment.header().section(kind).offset);
       if (!verified) {
         EXPECT_OK(status);
+        EXPECT_EQ(said, std::vector<std::string>{message});
         continue;
       }
+      EXPECT_TRUE(said.empty());
       EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
-      EXPECT_EQ(status.message(), segment.path() + ": section '" + std::string(SectionName(kind)) +
-                                      "' is damaged at offset " +
-                                      std::to_string(segment.header().section(kind).offset));
+      EXPECT_EQ(status.message(), message);
     }
     ASSERT_EQ(::pwrite(fd, &byte, 1, static_cast<off_t>(at)), 1);
     ::close(fd);
