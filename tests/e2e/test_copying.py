@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import threading
 import unittest
@@ -103,7 +104,9 @@ class CopyingTestCase(RpcTestCase):
         self.assertEqual(self.status(server)['generation'], str(generation))
         shown = self.latchkey('status', '--server', server.address).out.decode()
         self.assertIn(f'  a newer generation does not serve: {error}\n', shown)
-        self.assertIn(LOG + error, [line.split(' error ', 1)[-1] for line in server.log().splitlines()])
+        # What the server has said takes a moment to be read.
+        support.wait_until(lambda: LOG + error in [line.split(' error ', 1)[-1]
+                                                   for line in server.log().splitlines()], 'the log')
         self.check(client, generation)
 
     def wait_for_generation(self, server, client, generation):
@@ -222,8 +225,7 @@ class CopyTest(CopyingTestCase):
                     error = f'cannot open {folder}/{missing}: No such file or directory'
                     support.wait_until(lambda: self.status_error(server, 'u') == error, error)
                     self.assertEqual(self.status(server, 'u')['generation'], '0')
-                    self.assertIn(f'table not opened table=u: {error}',
-                                  [line.split(' error ', 1)[-1] for line in server.log().splitlines()])
+                    server.wait_for_log(f' error table not opened table=u: {re.escape(error)}$')
                     shown = self.latchkey('status', '--server', server.address).out.decode()
                     self.assertIn(f'  it does not serve: {error}\n', shown)
             support.wait_until(lambda: len(client.call(LIST).tables) == 2, 'the new table')

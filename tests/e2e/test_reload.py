@@ -94,7 +94,7 @@ class ReloadTest(RpcTestCase):
         self.assertEqual(self.value_of(client), b'one')
         done = self.latchkey('reload', '--server', server.address, '--table', 't', code=FAILURE)
         self.assertIn('g00000002-0.segment', done.err)
-        self.assertIn(' error table not reloaded table=t', server.log())
+        server.wait_for_log(' error table not reloaded table=t')
         (self.data / 't' / segment.name).unlink()
         (self.data / 't' / segment.name).write_bytes(good)
         support.wait_until(lambda: self.value_of(client) == b'two', 'the mended generation')

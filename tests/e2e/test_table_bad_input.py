@@ -281,6 +281,8 @@ class SpoiltTestCase(RpcTestCase):
             self.bring(spoilt / table, self.data / table)
 
         support.wait_until(lambda: all(self.errors(server).values()), 'an error for each')
+        support.wait_until(lambda: all(f' error table not reloaded table={table},' in server.log()
+                                       for table in tables), 'the log')
         log = server.log()
         for table, way in zip(tables, ways, strict=True):
             with self.subTest(way):
