@@ -34,8 +34,13 @@ BackgroundCheck::~BackgroundCheck() {
 void BackgroundCheck::Add(const std::string& table, const Snapshot& snapshot) {
   if (options_.bytes_per_s_max == 0) return;
   const std::lock_guard<std::mutex> lock(mutex_);
+  // Generation after generation may share a segment that waits.
+  std::erase_if(waiting_, [](const Waiting& waiting) { return waiting.segment.expired(); });
   for (const auto& segment : snapshot.segments()) {
-    if (segment->UncheckedBytes() != 0) waiting_.push_back({table, segment});
+    const bool waits = std::any_of(waiting_.begin(), waiting_.end(), [&](const Waiting& waiting) {
+      return waiting.segment.lock() == segment;
+    });
+    if (!waits && segment->UncheckedBytes() != 0) waiting_.push_back({table, segment});
   }
   wake_.notify_all();
 }

@@ -46,9 +46,9 @@ struct WarmUpOptions {
 // pages: index sections first, then data sections, those that need no check as far as memory goes.
 // Whatever is read is checked too, unless it was checked before. Then what is in memory is mapped,
 // as far as it can be asked, so that the first lookups need not fault it in page by page. Errors:
-// DataLoss for the first block that does not match, or can't be read; ResourceExhausted, before
-// anything is read, when beside `previous` memory does not suffice for the index; Cancelled when it
-// was stopped.
+// DataLoss for a block that does not match, or can't be read, where it must be sound: by `verify`,
+// or beside `previous`; elsewhere it is quarantined. ResourceExhausted, before anything is read,
+// when beside `previous` memory does not suffice for the index. Cancelled when it was stopped.
 absl::Status WarmUpSnapshot(const Snapshot& snapshot, const WarmUpOptions& options);
 
 }  // namespace latchkey

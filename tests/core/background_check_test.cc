@@ -253,6 +253,18 @@ TEST_F(BackgroundCheckTest, LeavesThePageCacheAsItWas) {
   }
 }
 
+// However often generations share a segment that waits, it is checked once.
+TEST_F(BackgroundCheckTest, WhatWaitsIsCheckedOnce) {
+  const Section& section = SectionOf(older(), SectionKind::kValues);
+  ASSERT_NO_FATAL_FAILURE(Damage(older().path(), section.offset));
+  BackgroundCheckOptions options = Options();
+  options.bytes_per_s_max = uint64_t{64} << 20;
+  BackgroundCheck check(options);
+  for (int i = 0; i < 1000; ++i) check.Add("t", *snapshot_);
+  EXPECT_TRUE(Soon([&] { return snapshot_->unchecked_bytes() == 0; }));
+  EXPECT_EQ(Damages().size(), 1u);
+}
+
 TEST_F(BackgroundCheckTest, IsSwitchedOff) {
   BackgroundCheckOptions options = Options();
   options.bytes_per_s_max = 0;
