@@ -135,10 +135,14 @@ absl::StatusOr<std::shared_ptr<const Snapshot>> Reloader::OpenSnapshot(const std
 }
 
 void Reloader::DropRetired() {
-  // Whoever took one from the catalog is an owner more.
-  std::erase_if(retired_, [](const auto& snapshot) {
-    return snapshot == nullptr || snapshot.use_count() == 1;
+  std::vector<std::shared_ptr<const Snapshot>> unused;
+  std::erase_if(retired_, [&](auto& snapshot) {
+    // Whoever took one from the catalog is an owner more.
+    if (snapshot != nullptr && snapshot.use_count() > 1) return false;
+    unused.push_back(std::move(snapshot));
+    return true;
   });
+  if (!unused.empty()) AtLowPriority([&] { unused.clear(); });
 }
 
 absl::Status Reloader::WarmUpTable(const std::string& table, const Snapshot& snapshot,
@@ -150,6 +154,8 @@ absl::Status Reloader::WarmUpTable(const std::string& table, const Snapshot& sna
   options.what = options_.warm_up;
   options.verify = options_.verify;
   options.previous = previous;
+  // One that takes turns counts them by itself.
+  if (IsLowPriority()) options.threads = 1;
   options.bytes_per_s_max = options_.warm_up_mib_per_s_max << 20;
   options.should_stop = should_stop_;
   options.on_damage = [&](const absl::Status& damage) {

@@ -1,13 +1,13 @@
 #include "core/prefetch/background_check.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
 #include "core/base/low_priority.h"
+#include "core/prefetch/page_cache.h"
 #include "core/prefetch/prefetcher.h"
 
 namespace latchkey {
@@ -15,7 +15,6 @@ namespace {
 
 // Read at a time: between two pieces a segment can go.
 constexpr uint64_t kPieceBytes = 16 * kChecksumBlockBytes;
-const uint64_t kCachePageBytes = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
 
 }  // namespace
 
@@ -74,7 +73,7 @@ bool BackgroundCheck::CheckSection(const Waiting& waiting, SectionKind kind, uin
       size_bytes = std::min(section.size_bytes - at, kPieceBytes);
       const uint64_t read_before = ThreadFetchCost().read;
       const absl::Status status = segment->CheckBlocks(kind, at, at + size_bytes);
-      *read_bytes += (ThreadFetchCost().read - read_before) * kCachePageBytes;
+      *read_bytes += (ThreadFetchCost().read - read_before) * PageBytes();
       if (!status.ok()) options_.on_damage(waiting.table, status);
       const bool cold = *read_bytes > size_bytes / 2;
       *read_bytes -= std::min(*read_bytes, size_bytes);

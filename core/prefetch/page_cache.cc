@@ -28,11 +28,6 @@ struct Cachestat {
   uint64_t recently_evicted;
 };
 
-uint64_t PageBytes() {
-  static const auto page_bytes = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-  return page_bytes;
-}
-
 bool AskCachestat(int fd, uint64_t offset, uint64_t size_bytes, Cachestat* stat) {
   CachestatRange range{offset, size_bytes};
   return ::syscall(SYS_cachestat, fd, &range, stat, 0) == 0;
@@ -49,6 +44,11 @@ bool MincoreIsTrue(int fd) {
 }
 
 }  // namespace
+
+uint64_t PageBytes() {
+  static const auto page_bytes = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  return page_bytes;
+}
 
 std::string_view ResidencyProbeName(ResidencyProbe probe) {
   switch (probe) {

@@ -10,6 +10,8 @@
 
 namespace latchkey {
 
+uint64_t PageBytes();  // of a page of the page cache
+
 // How residency is asked, the best first.
 enum class ResidencyProbe : uint8_t {
   kCachestat,  // Linux 6.5, to those who own the file or may write it

@@ -6,10 +6,12 @@
 #include <atomic>
 #include <chrono>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "core/base/low_priority.h"
 #include "core/base/status_macros.h"
 #include "core/io/available_memory.h"
 #include "core/prefetch/advice_policy.h"
@@ -22,6 +24,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kChunkBytes = uint64_t{4} << 20;
 constexpr std::chrono::milliseconds kNap(10);
+// A table of which no more is missing is read as a whole.
+constexpr uint64_t kMissingOneIn = 64;
 // Left free, as CheckMemorySuffices has it.
 constexpr uint64_t kMemoryLeftBytes = uint64_t{128} << 20;
 
@@ -85,13 +89,24 @@ void Add(const Snapshot& snapshot, const WarmUpOptions& options, bool data, uint
   }
 }
 
-// Maps what of the new segments is in memory, and notes if all is. False when it was stopped.
-bool MapResident(const Snapshot& snapshot, const WarmUpOptions& options) {
+// Maps what of the new segments is in memory, and notes if all is. What little is not is read
+// before, at the pace of `read`, which returns false when it was stopped: a table is not cold for
+// the few pages that the kernel took for something else meanwhile. False when it was stopped.
+template <typename Read>
+bool MapResident(const Snapshot& snapshot, const WarmUpOptions& options, const Read& read) {
   if (snapshot.memory_mode() != MemoryMode::kMmap) return true;
-  bool warm = true;
+  struct Part {
+    const Segment* segment;
+    uint64_t offset, size_bytes;
+    bool index;
+    std::optional<Residency> residency;
+  };
+  std::vector<Part> parts;
+  Residency sum;
+  bool known = true;  // where everything is
   for (const auto& segment : snapshot.segments()) {
     if (IsShared(*segment, options.previous)) {
-      warm &= options.previous->warm();
+      known &= options.previous->warm();
       continue;
     }
     const ResidencyProbe probe = ChooseResidencyProbe(segment->file());
@@ -103,16 +118,26 @@ bool MapResident(const Snapshot& snapshot, const WarmUpOptions& options) {
         if (options.should_stop()) return false;
         const uint64_t size_bytes = std::min(kChunkBytes, section.end() - at);
         const auto residency = MeasureResidency(segment->file(), probe, at, size_bytes);
-        const bool resident = residency && residency->resident == residency->pages;
-        warm &= resident;
-        // What can't be asked about may have been read just now.
-        if (resident || (!residency && IsIndexSection(kind) && options.what != WarmUp::kNone)) {
-          segment->file().Populate(at, size_bytes);
-        }
+        known &= residency.has_value();
+        if (residency) sum += *residency;
+        parts.push_back({segment.get(), at, size_bytes, IsIndexSection(kind), residency});
+        GiveWay();
       }
     }
   }
-  if (warm) snapshot.SetWarm();
+  const uint64_t missing = sum.pages - sum.resident;
+  const bool few_missing =
+      known && missing <= (options.what == WarmUp::kNone ? 0 : sum.pages / kMissingOneIn);
+  for (const Part& part : parts) {
+    const uint64_t absent = part.residency ? part.residency->pages - part.residency->resident : 0;
+    // What can't be asked about may have been read just now.
+    const bool wanted =
+        part.residency ? absent == 0 || few_missing : part.index && options.what != WarmUp::kNone;
+    if (!wanted) continue;
+    part.segment->file().Populate(part.offset, part.size_bytes);
+    if (!read(absent * PageBytes())) return false;
+  }
+  if (few_missing) snapshot.SetWarm();
   return true;
 }
 
@@ -164,6 +189,18 @@ absl::Status WarmUpSnapshot(const Snapshot& snapshot, const WarmUpOptions& optio
   std::mutex mutex;
   absl::Status damage;  // guarded by mutex
   const auto begin = Clock::now();
+  const auto keep_pace = [&] {
+    if (options.should_stop()) stopped = true;
+    while (options.bytes_per_s_max != 0 && !stopped) {
+      const std::chrono::duration<double> elapsed = Clock::now() - begin;
+      if (static_cast<double>(taken_bytes) <=
+          elapsed.count() * static_cast<double>(options.bytes_per_s_max)) {
+        break;
+      }
+      std::this_thread::sleep_for(kNap);
+      if (options.should_stop()) stopped = true;
+    }
+  };
   const auto read_chunks = [&] {
     for (size_t i = next++; i < plan.chunks.size() && !stopped; i = next++) {
       const Chunk& chunk = plan.chunks[i];
@@ -179,16 +216,7 @@ absl::Status WarmUpSnapshot(const Snapshot& snapshot, const WarmUpOptions& optio
       }
       if (!status.ok()) options.on_damage(status);
       options.on_progress(done_bytes, plan.total_bytes);
-      if (options.should_stop()) stopped = true;
-      while (options.bytes_per_s_max != 0 && !stopped) {
-        const std::chrono::duration<double> elapsed = Clock::now() - begin;
-        if (static_cast<double>(taken_bytes) <=
-            elapsed.count() * static_cast<double>(options.bytes_per_s_max)) {
-          break;
-        }
-        std::this_thread::sleep_for(kNap);
-        if (options.should_stop()) stopped = true;
-      }
+      keep_pace();
     }
   };
   std::vector<std::thread> threads;
@@ -199,7 +227,12 @@ absl::Status WarmUpSnapshot(const Snapshot& snapshot, const WarmUpOptions& optio
   const auto cancelled = absl::CancelledError("the warm-up was stopped");
   if (stopped) return cancelled;
   for (const auto& [segment, kind] : plan.whole_sections) segment->SetChecked(kind);
-  return MapResident(snapshot, options) ? absl::OkStatus() : cancelled;
+  const auto read = [&](uint64_t size_bytes) {
+    taken_bytes += size_bytes;
+    keep_pace();
+    return !stopped;
+  };
+  return MapResident(snapshot, options, read) ? absl::OkStatus() : cancelled;
 }
 
 }  // namespace latchkey

@@ -8,6 +8,7 @@
 #include "core/base/bytes.h"
 #include "core/base/check.h"
 #include "core/base/error.h"
+#include "core/base/low_priority.h"
 #include "core/base/status_macros.h"
 #include "core/key/key_hash.h"
 #include "core/segment/hash_list.h"
@@ -206,6 +207,7 @@ uint64_t Segment::ChecksumAt(SectionKind kind, uint64_t offset) const {
 }
 
 absl::Status Segment::CheckBlock(SectionKind kind, uint64_t offset, std::string_view block) const {
+  GiveWay();
   if (Checksum(block.data(), block.size()) == ChecksumAt(kind, offset)) return absl::OkStatus();
   // Checksums are read through the map, and may be lost themselves.
   if (file_->lost()) return DataLoss("{}: pages of its file are lost", path_);

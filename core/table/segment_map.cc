@@ -6,6 +6,7 @@
 
 #include "core/base/checked_math.h"
 #include "core/base/error.h"
+#include "core/base/low_priority.h"
 #include "core/base/status_macros.h"
 #include "core/io/available_memory.h"
 #include "core/segment/hash_list.h"
@@ -26,6 +27,8 @@ constexpr unsigned kSummaryBits = 2;
 constexpr uint64_t kSummaryRowsAWord = 4;
 // The oldest segment is the base if it has so many times the rows of the others together.
 constexpr uint64_t kBaseFactor = 3;
+// Inserted before a thread of low priority looks whether another wants to run: some 20 us.
+constexpr uint32_t kRowsATurn = 1024;
 // A map so small needs no look at what memory is left.
 constexpr uint64_t kSmallBytes = uint64_t{1} << 20;
 
@@ -169,9 +172,14 @@ absl::Status SegmentMap::Insert(std::span<const Segment* const> segments) {
     LATCHKEY_ASSIGN_OR_RETURN(const std::string_view list, segment->ReadHashList());
     const auto number = static_cast<uint8_t>(segments_.size());
     bool fits = true;
+    uint32_t left = kRowsATurn;
     const uint64_t rows =
         ForEachHash({header.hash_bits, header.hash_delta_bytes}, list, [&](uint64_t prefix) {
           const uint64_t hash = prefix << (64 - header.hash_bits) >> shard_bits_;
+          if (--left == 0) {
+            left = kRowsATurn;
+            GiveWay();
+          }
           fits &= InsertEntry(ProbeFor(hash), number);
           if (summary_words_ == 0) return;
           const MapSummary::Bits bits = summary().BitsOf(hash);

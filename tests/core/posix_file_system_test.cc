@@ -7,10 +7,14 @@
 #include <cerrno>
 #include <climits>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/low_priority.h"
 #include "core/io/file_system.h"
 #include "tests/support/status_asserts.h"
 #include "tests/support/temp_dir.h"
@@ -107,7 +111,8 @@ TEST_F(PosixFileSystemTest, WhatIsCalledDurableIsSynced) {
     // A new folder's name lies in the one above it.
     SyncWatch watch;
     ASSERT_OK(files_.CreateDirectories(deep));
-    EXPECT_THAT(watch.paths_, AllOf(Contains(real), Contains(real + "/a"), Contains(real + "/a/b")));
+    EXPECT_THAT(watch.paths_,
+                AllOf(Contains(real), Contains(real + "/a"), Contains(real + "/a/b")));
   }
   {
     SyncWatch watch;
@@ -129,6 +134,36 @@ TEST_F(PosixFileSystemTest, MapsWholeFiles) {
   Write(path_, "");
   ASSERT_OK_AND_ASSIGN(const auto empty, files_.Map(path_));
   EXPECT_EQ(empty->size_bytes(), 0u);
+}
+
+// A thread of low priority maps and unmaps in parts.
+TEST_F(PosixFileSystemTest, MapsInParts) {
+  const std::string bytes((uint64_t{5} << 18) + 5, 'x');
+  Write(path_, bytes);
+  const auto mapped_bytes = [&] {
+    std::ifstream maps("/proc/self/maps");
+    uint64_t sum = 0;
+    for (std::string line; std::getline(maps, line);) {
+      uint64_t begin = 0, end = 0;
+      if (!line.ends_with(path_)) continue;
+      std::istringstream(line) >> std::hex >> begin;
+      std::istringstream(line.substr(line.find('-') + 1)) >> std::hex >> end;
+      sum += end - begin;
+    }
+    return sum;
+  };
+  for (const bool low : {false, true}) {
+    std::thread([&] {
+      if (low) LowerPriority();
+      ASSERT_OK_AND_ASSIGN(auto map, files_.Map(path_));
+      map->Populate(5, bytes.size() - 5);
+      EXPECT_EQ(mapped_bytes(), (bytes.size() + 4095) / 4096 * 4096);
+      EXPECT_EQ(std::string_view(reinterpret_cast<const char*>(map->data()), map->size_bytes()),
+                bytes);
+      map.reset();
+      EXPECT_EQ(mapped_bytes(), 0u);
+    }).join();
+  }
 }
 
 TEST_F(PosixFileSystemTest, CreateDoesNotReplace) {

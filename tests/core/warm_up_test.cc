@@ -205,6 +205,54 @@ TEST_F(WarmUpTest, WhatIsInMemoryIsMapped) {
   }
 }
 
+// A table of which few pages are missing is none that lookups would have to ask for.
+TEST_F(WarmUpTest, FewMissingPagesAreRead) {
+  uint64_t pages = 0;
+  for (const auto& segment : snapshot_->segments()) {
+    for (size_t i = 0; i < kSectionCount; ++i) {
+      const auto kind = static_cast<SectionKind>(i);
+      const Section& section = segment->header().section(kind);
+      if (!IsIndexSection(kind) && !IsDataSection(kind)) continue;
+      pages += ResidencyOf(*segment, section.offset, section.size_bytes).pages;
+    }
+  }
+  struct Case {
+    WarmUp what;
+    uint64_t missing;
+    bool warm;
+  };
+  for (const Case& expected :
+       {Case{WarmUp::kIndex, pages / 64, true}, Case{WarmUp::kIndex, pages / 64 + 1, false},
+        Case{WarmUp::kIndex, 1, true}, Case{WarmUp::kNone, 1, false}}) {
+    SCOPED_TRACE(testing::Message() << WarmUpName(expected.what) << " " << expected.missing);
+    ASSERT_OK_AND_ASSIGN(snapshot_, table_->Open());
+    ASSERT_NO_FATAL_FAILURE(MakeCold());
+    for (const auto& segment : snapshot_->segments()) {
+      // Each page for itself, so that it can go alone.
+      const int fd = ::open(segment->path().c_str(), O_RDONLY | O_CLOEXEC);
+      ASSERT_GE(fd, 0);
+      ASSERT_EQ(::posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM), 0);
+      char page[4096];
+      for (off_t at = 0; ::pread(fd, page, sizeof(page), at) > 0; at += sizeof(page)) continue;
+      ::close(fd);
+    }
+    const Segment& segment = *snapshot_->segments()[1];
+    const Section& values = segment.header().section(SectionKind::kValues);
+    ASSERT_EQ(::posix_fadvise(segment.file().fd(), static_cast<off_t>(values.offset),
+                              static_cast<off_t>(4096 * expected.missing), POSIX_FADV_DONTNEED),
+              0);
+    const auto missing = [&] {
+      const Residency residency = ResidencyOf(segment, values.offset, values.size_bytes);
+      return residency.pages - residency.resident;
+    };
+    ASSERT_EQ(missing(), expected.missing);
+    options_.what = expected.what;
+    ASSERT_OK(WarmUpSnapshot(*snapshot_, options_));
+    EXPECT_EQ(snapshot_->warm(), expected.warm);
+    EXPECT_EQ(missing(), expected.warm ? 0 : expected.missing);
+  }
+}
+
 // The index comes before the data of any segment.
 TEST_F(WarmUpTest, IndexComesFirst) {
   options_.what = WarmUp::kAll;
