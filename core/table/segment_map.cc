@@ -27,8 +27,10 @@ constexpr unsigned kSummaryBits = 2;
 constexpr uint64_t kSummaryRowsAWord = 4;
 // The oldest segment is the base if it has so many times the rows of the others together.
 constexpr uint64_t kBaseFactor = 3;
-// Inserted before a thread of low priority looks whether another wants to run: some 20 us.
+// Inserted, and copied, before a thread of low priority looks whether another wants to run: some
+// 20 us.
 constexpr uint32_t kRowsATurn = 1024;
+constexpr uint64_t kCopyBytes = uint64_t{128} << 10;
 // A map so small needs no look at what memory is left.
 constexpr uint64_t kSmallBytes = uint64_t{1} << 20;
 
@@ -147,7 +149,10 @@ absl::StatusOr<std::unique_ptr<const SegmentMap>> SegmentMap::Extend(
   }
   std::unique_ptr<SegmentMap> map(new SegmentMap);
   LATCHKEY_ASSIGN_OR_RETURN(auto memory, AllocateMap(size_bytes(), bytes_max));
-  std::memcpy(memory->data(), memory_->data(), size_bytes());
+  for (uint64_t at = 0; at < size_bytes(); at += kCopyBytes) {
+    std::memcpy(memory->data() + at, memory_->data() + at, std::min(kCopyBytes, size_bytes() - at));
+    GiveWay();
+  }
   map->SetMemory(std::move(memory), summary_words_);
   // The same segments, as the new generation has them open.
   map->segments_.push_back(base() != nullptr ? segments[0] : nullptr);
