@@ -87,29 +87,32 @@ absl::Status Reloader::OpenAll(const std::function<bool()>& should_stop) {
 }
 
 absl::StatusOr<uint64_t> Reloader::Open(const std::string& table) {
-  FileSystem& file_system = PosixFileSystem();
-  const std::string table_dir = JoinPath(options_.data_dir, table);
-  LATCHKEY_ASSIGN_OR_RETURN(Manifest manifest, ReadNewestManifest(file_system, table_dir));
-  const auto serving = serving_.find(table);
-  const auto current = serving == serving_.end() ? nullptr : serving->second;
-  const bool same_table = current != nullptr && current->manifest().identity == manifest.identity;
-  if (same_table && current->generation() == manifest.generation) return manifest.generation;
-  const Snapshot* const previous = same_table ? current.get() : nullptr;
-
   absl::StatusOr<std::shared_ptr<const Snapshot>> snapshot;
-  const auto open = [&] { snapshot = OpenSnapshot(table, std::move(manifest), previous); };
+  const auto open = [&] { snapshot = OpenNewest(table); };
   if (watcher_.joinable()) {
     AtLowPriority(open);
   } else {
     open();
   }
   LATCHKEY_RETURN_IF_ERROR(snapshot.status());
+  const uint64_t generation = (*snapshot)->generation();
+  std::shared_ptr<const Snapshot>& serving = serving_[table];
+  if (serving == *snapshot) return generation;
   scheduler_.Watch(table, *snapshot);
   check_.Add(table, **snapshot);
-  const uint64_t generation = (*snapshot)->generation();
   catalog_.Publish(table, *snapshot);
-  retired_.push_back(std::exchange(serving_[table], *std::move(snapshot)));
+  retired_.push_back(std::exchange(serving, *std::move(snapshot)));
   return generation;
+}
+
+absl::StatusOr<std::shared_ptr<const Snapshot>> Reloader::OpenNewest(const std::string& table) {
+  LATCHKEY_ASSIGN_OR_RETURN(
+      Manifest manifest, ReadNewestManifest(PosixFileSystem(), JoinPath(options_.data_dir, table)));
+  const auto serving = serving_.find(table);
+  const auto current = serving == serving_.end() ? nullptr : serving->second;
+  const bool same_table = current != nullptr && current->manifest().identity == manifest.identity;
+  if (same_table && current->generation() == manifest.generation) return current;
+  return OpenSnapshot(table, std::move(manifest), same_table ? current.get() : nullptr);
 }
 
 absl::StatusOr<std::shared_ptr<const Snapshot>> Reloader::OpenSnapshot(const std::string& table,

@@ -63,6 +63,8 @@ class Reloader {
 
  private:
   absl::StatusOr<uint64_t> Open(const std::string& table);
+  // The table's newest generation, or what serves already if that is it.
+  absl::StatusOr<std::shared_ptr<const Snapshot>> OpenNewest(const std::string& table);
   absl::StatusOr<std::shared_ptr<const Snapshot>> OpenSnapshot(const std::string& table,
                                                                Manifest manifest,
                                                                const Snapshot* previous);

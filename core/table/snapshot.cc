@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/low_priority.h"
 #include "core/base/status_macros.h"
 #include "core/io/available_memory.h"
 
@@ -104,6 +105,7 @@ absl::StatusOr<std::shared_ptr<const Snapshot>> Snapshot::OpenHeld(FileSystem& f
       snapshot->huge_bytes_ += HugePageBytes(segment->file().data(), segment->file().size_bytes());
     }
     snapshot->segments_.push_back(std::move(segment));
+    GiveWay();
   }
   if (snapshot->segments_.size() > 1) {
     snapshot->MakeSegmentMap(options.segment_map_bytes_max, previous);
