@@ -15,6 +15,7 @@
 #include "core/base/error.h"
 #include "core/base/low_priority.h"
 #include "core/base/status_macros.h"
+#include "core/io/anonymous_memory.h"
 #include "core/prefetch/warm_up.h"
 
 namespace latchkey {
@@ -27,6 +28,8 @@ constexpr int kLookMs = 1000;
 constexpr std::chrono::seconds kRetryMax(60);
 // Most requests that hold the generation before are answered in that time.
 constexpr int kDrainMs = 20;
+// The memory of a segment map that is out of use waits so long for the next generation's.
+constexpr std::chrono::seconds kSpareTime(10);
 
 // Runs `work` on a thread that lookups go before, as do the threads that it starts, and waits for
 // it.
@@ -288,6 +291,7 @@ void Reloader::Watch() {
       }
     }
     LookAtAll();
+    AnonymousMemory::ReleaseSpare(kSpareTime);
   }
   if (inotify >= 0) ::close(inotify);
 }

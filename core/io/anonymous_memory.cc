@@ -3,16 +3,24 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
+#include <utility>
 
 #include "core/base/checked_math.h"
 #include "core/base/error.h"
+#include "core/base/low_priority.h"
 
 namespace latchkey {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
+constexpr uint64_t kSpareBytesMin = 2 * kHugePageBytes;  // less comes fast enough
+constexpr uint64_t kZeroedBytes = uint64_t{64} << 10;    // at once, in 4 us or so
 
 }  // namespace
 
@@ -34,6 +42,61 @@ absl::StatusOr<std::unique_ptr<AnonymousMemory>> AnonymousMemory::Allocate(uint6
   (void)::madvise(memory->data_, RoundUp(size_bytes, kHugePageBytes), MADV_HUGEPAGE);
   return memory;
 }
+
+struct AnonymousMemory::Spare {
+  std::mutex mutex;
+  std::unique_ptr<AnonymousMemory> memory;  // guarded by mutex
+  Clock::time_point kept_at;                // guarded by mutex
+
+  // Not for much less than it has, which would be lost on it.
+  bool Suits(uint64_t size_bytes) const {
+    return memory != nullptr && size_bytes <= memory->capacity() &&
+           size_bytes >= memory->capacity() / 4 * 3;
+  }
+};
+
+AnonymousMemory::Spare& AnonymousMemory::TheSpare() {
+  static Spare spare;
+  return spare;
+}
+
+std::unique_ptr<AnonymousMemory> AnonymousMemory::TakeSpare(uint64_t size_bytes) {
+  std::unique_ptr<AnonymousMemory> memory;
+  {
+    Spare& spare = TheSpare();
+    const std::lock_guard<std::mutex> lock(spare.mutex);
+    if (!spare.Suits(size_bytes)) return nullptr;
+    memory = std::move(spare.memory);
+  }
+  memory->size_bytes_ = size_bytes;
+  for (uint64_t at = 0; at < size_bytes; at += kZeroedBytes) {
+    std::memset(memory->data_ + at, 0, std::min(kZeroedBytes, size_bytes - at));
+    GiveWay();
+  }
+  return memory;
+}
+
+void AnonymousMemory::KeepSpare(std::unique_ptr<AnonymousMemory> memory) {
+  if (memory == nullptr || memory->capacity() < kSpareBytesMin) return;
+  Spare& spare = TheSpare();
+  const std::lock_guard<std::mutex> lock(spare.mutex);
+  spare.memory.swap(memory);
+  spare.kept_at = Clock::now();
+}
+
+void AnonymousMemory::ReleaseSpare(std::chrono::seconds kept_for) {
+  Spare& spare = TheSpare();
+  const std::lock_guard<std::mutex> lock(spare.mutex);
+  if (Clock::now() - spare.kept_at >= kept_for) spare.memory.reset();
+}
+
+bool AnonymousMemory::HasSpare(uint64_t size_bytes) {
+  Spare& spare = TheSpare();
+  const std::lock_guard<std::mutex> lock(spare.mutex);
+  return spare.Suits(size_bytes);
+}
+
+uint64_t AnonymousMemory::capacity() const { return mapped_bytes_ - kHugePageBytes; }
 
 AnonymousMemory::~AnonymousMemory() {
   if (mapped_ != nullptr) ::munmap(mapped_, mapped_bytes_);

@@ -93,6 +93,7 @@ absl::StatusOr<std::unique_ptr<AnonymousMemory>> AllocateMap(uint64_t size_bytes
     return absl::ResourceExhaustedError(fmt::format("a segment map takes {} KiB, {} are allowed",
                                                     size_bytes >> 10, bytes_max >> 10));
   }
+  if (auto spare = AnonymousMemory::TakeSpare(size_bytes); spare != nullptr) return spare;
   if (size_bytes >= kSmallBytes) {
     LATCHKEY_RETURN_IF_ERROR(CheckMemorySuffices("segment map", size_bytes));
   }

@@ -26,6 +26,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -80,6 +81,7 @@ struct MapSummary {
 // Immutable after Build or Extend; any thread may read it.
 class SegmentMap {
  public:
+  ~SegmentMap() { AnonymousMemory::KeepSpare(std::move(memory_)); }
   // What a map of segments with so many rows, the oldest first, takes of memory.
   static uint64_t SizeBytes(std::span<const uint64_t> rows);
   // A map of `segments`, the oldest first, made from their hash lists. FailedPrecondition when one

@@ -8,6 +8,7 @@
 #include "core/base/error.h"
 #include "core/base/low_priority.h"
 #include "core/base/status_macros.h"
+#include "core/io/anonymous_memory.h"
 #include "core/io/available_memory.h"
 
 namespace latchkey {
@@ -139,6 +140,7 @@ absl::Status Snapshot::CheckMemory(const std::string& table_dir, const SnapshotO
   if (previous != nullptr && manifest_.segments.size() > 1) {
     map_bytes = SegmentMap::SizeBytes(rows);
     if (map_bytes > options.segment_map_bytes_max) map_bytes = 0;
+    if (AnonymousMemory::HasSpare(map_bytes)) map_bytes = 0;
   }
   if (file_bytes + map_bytes < kSmallBytes) return absl::OkStatus();
   const std::string beside =

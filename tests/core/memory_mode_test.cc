@@ -5,9 +5,12 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 #include "core/io/anonymous_memory.h"
 #include "tests/support/memory_file_system.h"
@@ -158,6 +161,47 @@ TEST_F(MemoryModeTest, TablesAnswerTheSameInAllModes) {
     EXPECT_EQ(snapshot->memory_mode(), mode);
     ExpectSameAnswers(*snapshot, table.reference(), questions, 4096);
   }
+}
+
+TEST(SpareMemoryTest, IsZeroAgainAndTakenOnce) {
+  constexpr uint64_t kMiB = 1 << 20;
+  const auto keep = [](uint64_t size_bytes) {
+    ASSERT_OK_AND_ASSIGN(auto memory, AnonymousMemory::Allocate(size_bytes));
+    std::memset(memory->data(), 'x', size_bytes);
+    AnonymousMemory::KeepSpare(std::move(memory));
+  };
+  AnonymousMemory::ReleaseSpare(std::chrono::seconds(0));
+  EXPECT_EQ(AnonymousMemory::TakeSpare(8 * kMiB), nullptr);
+  AnonymousMemory::KeepSpare(nullptr);
+  // So little is not worth it.
+  keep(1 * kMiB);
+  EXPECT_FALSE(AnonymousMemory::HasSpare(1 * kMiB));
+  keep(8 * kMiB - 5);
+  AnonymousMemory::ReleaseSpare(std::chrono::hours(1));
+  // Neither more than it has nor much less.
+  for (const uint64_t size_bytes : {8 * kMiB + 1, 6 * kMiB - 1}) {
+    EXPECT_FALSE(AnonymousMemory::HasSpare(size_bytes));
+    EXPECT_EQ(AnonymousMemory::TakeSpare(size_bytes), nullptr);
+  }
+  for (const uint64_t size_bytes : {6 * kMiB, 8 * kMiB, 7 * kMiB + 3}) {
+    EXPECT_TRUE(AnonymousMemory::HasSpare(size_bytes));
+    auto memory = AnonymousMemory::TakeSpare(size_bytes);
+    ASSERT_NE(memory, nullptr);
+    EXPECT_FALSE(AnonymousMemory::HasSpare(size_bytes));
+    EXPECT_EQ(AnonymousMemory::TakeSpare(size_bytes), nullptr);
+    ASSERT_EQ(memory->size_bytes(), size_bytes);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(memory->data()) % (2 * kMiB), 0u);
+    EXPECT_TRUE(std::all_of(memory->data(), memory->data() + size_bytes,
+                            [](uint8_t byte) { return byte == 0; }));
+    std::memset(memory->data(), 'x', size_bytes);
+    AnonymousMemory::KeepSpare(std::move(memory));
+  }
+  // The one that came last is kept.
+  keep(16 * kMiB);
+  EXPECT_FALSE(AnonymousMemory::HasSpare(8 * kMiB));
+  EXPECT_TRUE(AnonymousMemory::HasSpare(16 * kMiB));
+  AnonymousMemory::ReleaseSpare(std::chrono::seconds(0));
+  EXPECT_FALSE(AnonymousMemory::HasSpare(16 * kMiB));
 }
 
 TEST_F(MemoryModeTest, AnonymousMemoryIsZeroAlignedAndWritable) {
