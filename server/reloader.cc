@@ -104,7 +104,8 @@ absl::StatusOr<uint64_t> Reloader::Open(const std::string& table) {
   scheduler_.Watch(table, *snapshot);
   check_.Add(table, **snapshot);
   catalog_.Publish(table, *snapshot);
-  retired_.push_back(std::exchange(serving, *std::move(snapshot)));
+  if (serving != nullptr) retired_.push_back(serving);
+  serving = *std::move(snapshot);
   return generation;
 }
 
@@ -141,14 +142,11 @@ absl::StatusOr<std::shared_ptr<const Snapshot>> Reloader::OpenSnapshot(const std
 }
 
 void Reloader::DropRetired() {
-  std::vector<std::shared_ptr<const Snapshot>> unused;
-  std::erase_if(retired_, [&](auto& snapshot) {
-    // Whoever took one from the catalog is an owner more.
-    if (snapshot != nullptr && snapshot.use_count() > 1) return false;
-    unused.push_back(std::move(snapshot));
-    return true;
-  });
-  if (!unused.empty()) AtLowPriority([&] { unused.clear(); });
+  // Whoever took one from the catalog is an owner more.
+  const auto in_use = [](const auto& snapshot) { return snapshot.use_count() > 1; };
+  const auto unused = std::partition(retired_.begin(), retired_.end(), in_use);
+  if (unused == retired_.end()) return;
+  AtLowPriority([&] { retired_.erase(unused, retired_.end()); });
 }
 
 absl::Status Reloader::WarmUpTable(const std::string& table, const Snapshot& snapshot,

@@ -17,9 +17,9 @@ bool IsLowPriority();
 // of a processor is taken from those that are idle between requests.
 //
 // The 99th percentile of batches beside reload after reload of 10M keys, on two cores that serve
-// 30% of what they can, against that without reloads: 2.9 with the priority alone, 1.6 to 2.3 with
-// turns given up too, 1.4 to 2.0 with as much rest as work, and 1.1 to 1.3 with twice as much
-// (medians of 5 rounds, three runs each).
+// 30% of what they can, against that without reloads: 2.3 to 3.6 with the priority alone, 1.6 to
+// 2.9 with turns given up too, 1.4 to 2.0 with as much rest as work, and 1.1 to 1.8 with twice as
+// much (medians of 3 to 7 rounds, three runs or more each).
 void GiveWay();
 
 }  // namespace latchkey

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/low_priority.h"
 #include "core/base/status_macros.h"
 #include "core/io/anonymous_memory.h"
 #include "core/io/available_memory.h"
@@ -49,6 +50,7 @@ absl::StatusOr<std::unique_ptr<MappedFile>> CopyFile(FileSystem& file_system,
     // Holes of the file take no memory.
     const bool hole = chunk[0] == '\0' && std::memcmp(chunk.data(), chunk.data() + 1, got - 1) == 0;
     if (!hole) std::memcpy(memory->data() + at, chunk.data(), got);
+    GiveWay();
   }
   return std::make_unique<CopiedFile>(std::move(memory));
 }

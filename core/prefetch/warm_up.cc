@@ -89,11 +89,12 @@ void Add(const Snapshot& snapshot, const WarmUpOptions& options, bool data, uint
   }
 }
 
-// Maps what of the new segments is in memory, and notes if all is. What little is not is read
-// before, at the pace of `read`, which returns false when it was stopped: a table is not cold for
-// the few pages that the kernel took for something else meanwhile. False when it was stopped.
-template <typename Read>
-bool MapResident(const Snapshot& snapshot, const WarmUpOptions& options, const Read& read) {
+// Maps what of the new segments is in memory, and notes if all is. What little is missing is read
+// too, since a table is not cold for the few pages that the kernel took for something else
+// meanwhile; `keep_pace(bytes)` is told. False when that, or `should_stop`, said to stop.
+template <typename KeepPace>
+bool MapResident(const Snapshot& snapshot, const WarmUpOptions& options,
+                 const KeepPace& keep_pace) {
   if (snapshot.memory_mode() != MemoryMode::kMmap) return true;
   struct Part {
     const Segment* segment;
@@ -103,10 +104,10 @@ bool MapResident(const Snapshot& snapshot, const WarmUpOptions& options, const R
   };
   std::vector<Part> parts;
   Residency sum;
-  bool known = true;  // where everything is
+  bool may_be_warm = true;
   for (const auto& segment : snapshot.segments()) {
     if (IsShared(*segment, options.previous)) {
-      known &= options.previous->warm();
+      may_be_warm &= options.previous->warm();
       continue;
     }
     const ResidencyProbe probe = ChooseResidencyProbe(segment->file());
@@ -118,26 +119,25 @@ bool MapResident(const Snapshot& snapshot, const WarmUpOptions& options, const R
         if (options.should_stop()) return false;
         const uint64_t size_bytes = std::min(kChunkBytes, section.end() - at);
         const auto residency = MeasureResidency(segment->file(), probe, at, size_bytes);
-        known &= residency.has_value();
+        may_be_warm &= residency.has_value();
         if (residency) sum += *residency;
         parts.push_back({segment.get(), at, size_bytes, IsIndexSection(kind), residency});
         GiveWay();
       }
     }
   }
-  const uint64_t missing = sum.pages - sum.resident;
-  const bool few_missing =
-      known && missing <= (options.what == WarmUp::kNone ? 0 : sum.pages / kMissingOneIn);
+  const uint64_t few = options.what == WarmUp::kNone ? 0 : sum.pages / kMissingOneIn;
+  const bool warm = may_be_warm && sum.pages - sum.resident <= few;
   for (const Part& part : parts) {
     const uint64_t absent = part.residency ? part.residency->pages - part.residency->resident : 0;
     // What can't be asked about may have been read just now.
     const bool wanted =
-        part.residency ? absent == 0 || few_missing : part.index && options.what != WarmUp::kNone;
+        part.residency ? absent == 0 || warm : part.index && options.what != WarmUp::kNone;
     if (!wanted) continue;
     part.segment->file().Populate(part.offset, part.size_bytes);
-    if (!read(absent * PageBytes())) return false;
+    if (!keep_pace(absent * PageBytes())) return false;
   }
-  if (few_missing) snapshot.SetWarm();
+  if (warm) snapshot.SetWarm();
   return true;
 }
 
@@ -189,7 +189,9 @@ absl::Status WarmUpSnapshot(const Snapshot& snapshot, const WarmUpOptions& optio
   std::mutex mutex;
   absl::Status damage;  // guarded by mutex
   const auto begin = Clock::now();
-  const auto keep_pace = [&] {
+  // False when it was stopped.
+  const auto keep_pace = [&](uint64_t size_bytes) {
+    taken_bytes += size_bytes;
     if (options.should_stop()) stopped = true;
     while (options.bytes_per_s_max != 0 && !stopped) {
       const std::chrono::duration<double> elapsed = Clock::now() - begin;
@@ -200,6 +202,7 @@ absl::Status WarmUpSnapshot(const Snapshot& snapshot, const WarmUpOptions& optio
       std::this_thread::sleep_for(kNap);
       if (options.should_stop()) stopped = true;
     }
+    return !stopped;
   };
   const auto read_chunks = [&] {
     for (size_t i = next++; i < plan.chunks.size() && !stopped; i = next++) {
@@ -216,7 +219,7 @@ absl::Status WarmUpSnapshot(const Snapshot& snapshot, const WarmUpOptions& optio
       }
       if (!status.ok()) options.on_damage(status);
       options.on_progress(done_bytes, plan.total_bytes);
-      keep_pace();
+      keep_pace(0);  // it was counted when it was taken
     }
   };
   std::vector<std::thread> threads;
@@ -227,12 +230,7 @@ absl::Status WarmUpSnapshot(const Snapshot& snapshot, const WarmUpOptions& optio
   const auto cancelled = absl::CancelledError("the warm-up was stopped");
   if (stopped) return cancelled;
   for (const auto& [segment, kind] : plan.whole_sections) segment->SetChecked(kind);
-  const auto read = [&](uint64_t size_bytes) {
-    taken_bytes += size_bytes;
-    keep_pace();
-    return !stopped;
-  };
-  return MapResident(snapshot, options, read) ? absl::OkStatus() : cancelled;
+  return MapResident(snapshot, options, keep_pace) ? absl::OkStatus() : cancelled;
 }
 
 }  // namespace latchkey

@@ -45,7 +45,8 @@ struct WarmUpOptions {
 // Reads in the order of the files, by read calls, so that the kernel reads ahead and keeps large
 // pages: index sections first, then data sections, those that need no check as far as memory goes.
 // Whatever is read is checked too, unless it was checked before. Then what is in memory is mapped,
-// as far as it can be asked, so that the first lookups need not fault it in page by page. Errors:
+// as far as it can be asked, so that the first lookups need not fault it in page by page; and where
+// no more than one page in 64 is missing, that is read as well, unless `what` is kNone. Errors:
 // DataLoss for a block that does not match, or can't be read, where it must be sound: by `verify`,
 // or beside `previous`; elsewhere it is quarantined. ResourceExhausted, before anything is read,
 // when beside `previous` memory does not suffice for the index. Cancelled when it was stopped.

@@ -13,18 +13,26 @@ namespace {
 // On a thread of its own, since priorities stay low.
 void OnThread(const std::function<void()>& work) { std::thread(work).join(); }
 
-// How often the calling thread went to sleep while it worked for so many ms of its own time.
-int64_t SleepsIn(int64_t work_ms) {
-  struct rusage before = {}, after = {};
-  ::getrusage(RUSAGE_THREAD, &before);
+// In how many of 20 calls after a millisecond of its own time GiveWay let the calling thread sleep.
+int RestsOf20() {
   const auto thread_ns = [] {
     timespec time = {};
     ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
     return int64_t{1'000'000'000} * time.tv_sec + time.tv_nsec;
   };
-  for (const int64_t end = thread_ns() + 1'000'000 * work_ms; thread_ns() < end;) GiveWay();
-  ::getrusage(RUSAGE_THREAD, &after);
-  return after.ru_nvcsw - before.ru_nvcsw;
+  const auto sleeps = [] {
+    struct rusage usage = {};
+    ::getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_nvcsw;
+  };
+  int rests = 0;
+  for (int i = 0; i < 20; ++i) {
+    for (const int64_t end = thread_ns() + 1'000'000; thread_ns() < end;) continue;
+    const auto before = sleeps();
+    GiveWay();
+    rests += sleeps() != before;
+  }
+  return rests;
 }
 
 TEST(LowPriorityTest, IsTheThreadsOwn) {
@@ -46,12 +54,12 @@ TEST(LowPriorityTest, IsTheThreadsOwn) {
 TEST(LowPriorityTest, RestsAfterEachMillisecond) {
   OnThread([] {
     LowerPriority();
-    EXPECT_GE(SleepsIn(20), 19);
+    EXPECT_EQ(RestsOf20(), 20);
   });
 }
 
 TEST(LowPriorityTest, OthersDoNotRest) {
-  OnThread([] { EXPECT_LT(SleepsIn(20), 19); });
+  OnThread([] { EXPECT_EQ(RestsOf20(), 0); });
 }
 
 }  // namespace
