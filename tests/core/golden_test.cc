@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,9 @@ struct GoldenTable {
   uint8_t partition_bits = 0;
   std::vector<std::vector<GoldenRow>> segments = {};
 };
+
+// Its name alone: test runners print it beside each test.
+void PrintTo(const GoldenTable& table, std::ostream* out) { *out << table.name; }
 
 std::string Key16(uint64_t number) {
   const std::string seed = std::to_string(number);
