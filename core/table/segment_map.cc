@@ -18,6 +18,9 @@ namespace {
 // Entries a bucket when a map is made, and until it is made anew. At 24 one bucket in 14
 // overflows, at 27 one in 5.
 constexpr uint64_t kEntriesWanted = 24, kEntriesMost = 27;
+// What was cut off leaves bits in the summary and overflow bytes: of as many as half of the rows
+// one bucket in 8 overflows instead of one in 14, less than when a map is full.
+constexpr uint64_t kDroppedDivisor = 2;
 // Bits of a hash beyond those that number the rows: 5 fewer for the buckets, 12 for the
 // fingerprint, and 2 for growth.
 constexpr unsigned kBitsBeyondRows = 9;
@@ -38,6 +41,12 @@ uint64_t RowsOf(std::span<const Segment* const> segments) {
   uint64_t rows = 0;
   for (const Segment* segment : segments) rows += segment->header().row_count;
   return rows;
+}
+
+std::vector<uint64_t> RowCounts(std::span<const Segment* const> segments) {
+  std::vector<uint64_t> counts;
+  for (const Segment* segment : segments) counts.push_back(segment->header().row_count);
+  return counts;
 }
 
 bool HasBase(std::span<const uint64_t> rows) {
@@ -118,8 +127,7 @@ void SegmentMap::SetMemory(std::unique_ptr<AnonymousMemory> memory, uint64_t sum
 
 absl::StatusOr<std::unique_ptr<const SegmentMap>> SegmentMap::Build(
     std::span<const Segment* const> segments, uint64_t bytes_max) {
-  std::vector<uint64_t> rows;
-  for (const Segment* segment : segments) rows.push_back(segment->header().row_count);
+  const std::vector<uint64_t> rows = RowCounts(segments);
   const bool has_base = HasBase(rows);
   const auto mapped = segments.subspan(has_base ? 1 : 0);
   LATCHKEY_RETURN_IF_ERROR(CheckMappable(mapped));
@@ -139,12 +147,20 @@ absl::StatusOr<std::unique_ptr<const SegmentMap>> SegmentMap::Build(
 }
 
 absl::StatusOr<std::unique_ptr<const SegmentMap>> SegmentMap::Extend(
-    std::span<const Segment* const> segments, uint64_t bytes_max) const {
-  const auto mapped = segments.subspan(base() != nullptr ? 1 : 0);
+    std::span<const Segment* const> segments, size_t kept, uint64_t bytes_max) const {
+  const size_t base_count = base() != nullptr ? 1 : 0;
+  if (kept <= base_count || (base_count == 0 && HasBase(RowCounts(segments)))) {
+    return Build(segments, bytes_max);
+  }
+  const auto mapped = segments.subspan(base_count);
   LATCHKEY_RETURN_IF_ERROR(CheckMappable(mapped));
-  const auto newer = mapped.subspan(mapped_count());
-  const uint64_t rows = row_count_ + RowsOf(newer);
-  if (rows > bucket_count_ * kEntriesMost || mapped.size() > segment_mask_ ||
+  const size_t kept_count = kept - base_count;
+  const auto newer = mapped.subspan(kept_count);
+  const uint64_t kept_rows = RowsOf(mapped.first(kept_count));
+  const uint64_t rows = kept_rows + RowsOf(newer);
+  const uint64_t dropped_rows = dropped_rows_ + row_count_ - kept_rows;
+  if (rows > bucket_count_ * kEntriesMost || dropped_rows > rows / kDroppedDivisor ||
+      mapped.size() > segment_mask_ ||
       ListBits(newer) < static_cast<unsigned>(std::popcount(hash_mask_))) {
     return Build(segments, bytes_max);
   }
@@ -159,10 +175,12 @@ absl::StatusOr<std::unique_ptr<const SegmentMap>> SegmentMap::Extend(
   map->segments_.push_back(base() != nullptr ? segments[0] : nullptr);
   map->segments_.insert(map->segments_.end(), mapped.begin(), mapped.end() - newer.size());
   map->bucket_count_ = bucket_count_;
-  map->row_count_ = row_count_;
+  map->row_count_ = kept_rows;
+  map->dropped_rows_ = dropped_rows;
   map->shard_bits_ = shard_bits_;
   map->hash_mask_ = hash_mask_;
   map->segment_mask_ = segment_mask_;
+  if (kept_count < mapped_count()) map->DropAbove(kept_count);
   // One that its chains of overflow run out of may still fit when it is made anew.
   if (absl::Status status = map->Insert(newer); absl::IsFailedPrecondition(status)) {
     return Build(segments, bytes_max);
@@ -170,6 +188,23 @@ absl::StatusOr<std::unique_ptr<const SegmentMap>> SegmentMap::Extend(
     return status;
   }
   return map;
+}
+
+void SegmentMap::DropAbove(size_t newest) {
+  uint32_t left = kRowsATurn;
+  // What overflowed stays where it is, and the overflow bytes with it.
+  for (auto* bucket = memory_->data(); bucket != summary_; bucket += kBucketBytes) {
+    uint8_t* const high_bytes = bucket + kBucketHighBytes;
+    unsigned count = bucket[kBucketEntryCount];
+    for (; count > 0 && (high_bytes[count - 1] & segment_mask_) > newest; --count) {
+      bucket[count - 1] = high_bytes[count - 1] = 0;
+    }
+    bucket[kBucketEntryCount] = static_cast<uint8_t>(count);
+    if (--left == 0) {
+      left = kRowsATurn;
+      GiveWay();
+    }
+  }
 }
 
 absl::Status SegmentMap::Insert(std::span<const Segment* const> segments) {

@@ -90,10 +90,12 @@ class SegmentMap {
   // than `bytes_max`; DataLoss for a damaged hash list.
   static absl::StatusOr<std::unique_ptr<const SegmentMap>> Build(
       std::span<const Segment* const> segments, uint64_t bytes_max);
-  // A map of the same segments and newer ones. As Build, but the older ones are not read again,
-  // unless the map has become too small for all; its base stays.
+  // A map of this one's first `kept` segments and of others in place of the rest, as when a table
+  // has a new segment, or its newest were merged. As Build, but those that are kept are not read
+  // again and its base stays, unless the map has become too small for all, or too unlike one that
+  // is made anew.
   absl::StatusOr<std::unique_ptr<const SegmentMap>> Extend(std::span<const Segment* const> segments,
-                                                           uint64_t bytes_max) const;
+                                                           size_t kept, uint64_t bytes_max) const;
 
   MapProbe ProbeFor(uint64_t hash) const {
     const auto product =
@@ -125,6 +127,8 @@ class SegmentMap {
  private:
   SegmentMap() = default;
   void SetMemory(std::unique_ptr<AnonymousMemory> memory, uint64_t summary_words);
+  // Cuts off the entries of segments whose number is above `newest`.
+  void DropAbove(size_t newest);
   // Those that it was made of, but for the base.
   size_t mapped_count() const { return segments_.size() - 1; }
   absl::Status Insert(std::span<const Segment* const> segments);
@@ -137,6 +141,7 @@ class SegmentMap {
   const LineShape* row_shape_ = nullptr;
   uint64_t bucket_count_ = 1;
   uint64_t row_count_ = 0;
+  uint64_t dropped_rows_ = 0;  // that it had since it was made anew, and were cut off
   uint8_t shard_bits_ = 0;
   uint64_t hash_mask_ = 0;  // the bits of a hash that count: as many as the shortest list has
   uint8_t segment_mask_ = 15;

@@ -156,16 +156,20 @@ void Snapshot::MakeSegmentMap(uint64_t bytes_max, const Snapshot* previous) {
   for (auto segment = segments_.rbegin(); segment != segments_.rend(); ++segment) {
     segments.push_back(segment->get());
   }
-  const auto same = [&](const auto& ours, const auto& theirs) {
-    return ours->header().segment_id == theirs->header().segment_id;
-  };
-  const bool adds_only =
-      previous != nullptr && previous->segment_map_ != nullptr &&
-      previous->segments_.size() <= segments_.size() &&
-      std::equal(previous->segments_.begin(), previous->segments_.end(),
-                 segments_.end() - static_cast<ptrdiff_t>(previous->segments_.size()), same);
-  auto map = adds_only ? previous->segment_map_->Extend(segments, bytes_max)
-                       : SegmentMap::Build(segments, bytes_max);
+  const SegmentMap* const map_before = previous == nullptr ? nullptr : previous->segment_map();
+  // How many of the oldest segments both generations have.
+  size_t kept = 0;
+  if (map_before != nullptr) {
+    const auto same = [](const auto& ours, const auto& theirs) {
+      return ours->header().segment_id == theirs->header().segment_id;
+    };
+    const auto apart =
+        std::mismatch(segments_.rbegin(), segments_.rend(), previous->segments_.rbegin(),
+                      previous->segments_.rend(), same);
+    kept = static_cast<size_t>(apart.first - segments_.rbegin());
+  }
+  auto map = map_before != nullptr ? map_before->Extend(segments, kept, bytes_max)
+                                   : SegmentMap::Build(segments, bytes_max);
   segment_map_status_ = map.status();
   if (map.ok()) segment_map_ = *std::move(map);
 }

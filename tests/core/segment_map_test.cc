@@ -66,6 +66,13 @@ std::vector<uint32_t> Named(const SegmentMap& map, uint64_t hash) {
   return named;
 }
 
+// With all of the map's segments kept.
+absl::StatusOr<std::unique_ptr<const SegmentMap>> Extended(const SegmentMap& map,
+                                                           std::span<const Segment* const> segments,
+                                                           uint64_t bytes_max) {
+  return map.Extend(segments, map.segments().size() - (map.base() == nullptr), bytes_max);
+}
+
 uint64_t BucketOf(const SegmentMap& map, const MapProbe& probe) {
   return static_cast<uint64_t>(probe.bucket - map.ProbeFor(0).bucket) / kBucketBytes;
 }
@@ -338,7 +345,7 @@ TEST_F(SegmentMapTest, Shards) {
     for (const uint64_t hash : pool) buckets.insert(BucketOf(*map, map->ProbeFor(hash)));
     EXPECT_GT(buckets.size(), map->size_bytes() / kBucketBytes * 8 / 10);
     generation.push_back(MakeSlim(SomeOf(pool, 100), {.shard_bits = shard_bits}));
-    ASSERT_OK_AND_ASSIGN(const auto extended, map->Extend(Pointers(generation), kNoLimit));
+    ASSERT_OK_AND_ASSIGN(const auto extended, Extended(*map, Pointers(generation), kNoLimit));
     ASSERT_NO_FATAL_FAILURE(ExpectNames(*extended, generation));
   }
 }
@@ -405,7 +412,7 @@ TEST_F(SegmentMapTest, HashesThatCrowdTheEndAreRefused) {
   ASSERT_OK_AND_ASSIGN(const auto map,
                        SegmentMap::Build(std::vector{generation[0].segment.get()}, kNoLimit));
   for (const auto& result : {SegmentMap::Build(Pointers(generation), kNoLimit),
-                             map->Extend(Pointers(generation), kNoLimit)}) {
+                             Extended(*map, Pointers(generation), kNoLimit)}) {
     EXPECT_FAILS(result.status(), kFailedPrecondition,
                  AllOf(StartsWith("data/"), HasSubstr("unlike random")));
   }
@@ -424,7 +431,7 @@ TEST_F(SegmentMapTest, TooManySegmentsAreRefused) {
   too_many.push_back(made.segment.get());
   EXPECT_FAILS(SegmentMap::Build(too_many, kNoLimit), kFailedPrecondition,
                AllOf(HasSubstr("255"), HasSubstr("256")));
-  EXPECT_FAILS(map->Extend(too_many, kNoLimit), kFailedPrecondition,
+  EXPECT_FAILS(Extended(*map, too_many, kNoLimit), kFailedPrecondition,
                AllOf(HasSubstr("255"), HasSubstr("256")));
 }
 
@@ -435,7 +442,7 @@ TEST_F(SegmentMapTest, SegmentsWithoutAHashListAreRefused) {
   generation.push_back(MakeSlim(RandomHashes(10), {HashListShape{}}));
   EXPECT_FAILS(SegmentMap::Build(Pointers(generation), kNoLimit), kFailedPrecondition,
                AllOf(StartsWith(last_path_), HasSubstr("without a hash list")));
-  EXPECT_FAILS(map->Extend(Pointers(generation), kNoLimit), kFailedPrecondition,
+  EXPECT_FAILS(Extended(*map, Pointers(generation), kNoLimit), kFailedPrecondition,
                AllOf(StartsWith(last_path_), HasSubstr("without a hash list")));
 }
 
@@ -452,9 +459,9 @@ TEST_F(SegmentMapTest, TakesNoMoreMemoryThanAllowed) {
   for (const uint64_t bytes_max : {map->size_bytes() - 1, map->size_bytes() / 2, uint64_t{0}}) {
     EXPECT_FAILS(SegmentMap::Build(segments, bytes_max), kResourceExhausted,
                  HasSubstr("segment map"));
-    EXPECT_FAILS(map->Extend(segments, bytes_max), kResourceExhausted, HasSubstr("segment map"));
+    EXPECT_FAILS(Extended(*map, segments, bytes_max), kResourceExhausted, HasSubstr("segment map"));
   }
-  EXPECT_OK(map->Extend(segments, map->size_bytes()));
+  EXPECT_OK(Extended(*map, segments, map->size_bytes()));
 }
 
 // The list is read whole against its checksums, in every block, before anything is made of it.
@@ -478,7 +485,7 @@ TEST_F(SegmentMapTest, ADamagedListIsRefusedByFileAndOffset) {
     const auto message = AllOf(StartsWith(last_path_ + ":"), HasSubstr("'hashes'"),
                                HasSubstr("offset " + std::to_string(block)));
     EXPECT_FAILS(SegmentMap::Build(segments, kNoLimit), kDataLoss, message);
-    EXPECT_FAILS(older->Extend(segments, kNoLimit), kDataLoss, message);
+    EXPECT_FAILS(Extended(*older, segments, kNoLimit), kDataLoss, message);
   }
 }
 
@@ -550,17 +557,17 @@ TEST_F(SegmentMapTest, ABaseNeedsNoHashListAndStaysAsTheTableGrows) {
   ASSERT_NO_FATAL_FAILURE(ExpectNames(*map, generation));
   // As many as the map was made for.
   generation.push_back(MakeSlim(RandomHashes(900)));
-  ASSERT_OK_AND_ASSIGN(const auto extended, map->Extend(Pointers(generation), kNoLimit));
+  ASSERT_OK_AND_ASSIGN(const auto extended, Extended(*map, Pointers(generation), kNoLimit));
   EXPECT_EQ(extended->base(), map->base());
   ASSERT_NO_FATAL_FAILURE(ExpectNames(*extended, generation));
   // Made anew, it still is the base; and then it is none, so its list is missed.
   generation.push_back(MakeSlim(RandomHashes(1000)));
-  ASSERT_OK_AND_ASSIGN(const auto anew, extended->Extend(Pointers(generation), kNoLimit));
+  ASSERT_OK_AND_ASSIGN(const auto anew, Extended(*extended, Pointers(generation), kNoLimit));
   EXPECT_EQ(anew->base(), map->base());
   EXPECT_GT(anew->size_bytes(), map->size_bytes());
   ASSERT_NO_FATAL_FAILURE(ExpectNames(*anew, generation));
   generation.push_back(MakeSlim(RandomHashes(3000)));
-  EXPECT_FAILS(anew->Extend(Pointers(generation), kNoLimit), kFailedPrecondition,
+  EXPECT_FAILS(Extended(*anew, Pointers(generation), kNoLimit), kFailedPrecondition,
                HasSubstr("without a hash list"));
 }
 
@@ -591,7 +598,7 @@ TEST_F(SegmentMapTest, ExtendingOneByOne) {
   for (int i = 1; i < 36; ++i) {
     generation.push_back(MakeSlim(SomeOf(pool, random_.OneIn(4) ? 5 : 400)));
     const auto segments = Pointers(generation);
-    ASSERT_OK_AND_ASSIGN(auto next, map->Extend(segments, kNoLimit));
+    ASSERT_OK_AND_ASSIGN(auto next, Extended(*map, segments, kNoLimit));
     ASSERT_NO_FATAL_FAILURE(ExpectNames(*next, generation));
     const bool same_size = next->size_bytes() == map->size_bytes();
     ++(same_size ? extended : rebuilt);
@@ -617,7 +624,7 @@ TEST_F(SegmentMapTest, ExtendGivesWhatBuildGives) {
     while (hashes.size() < more) hashes.push_back(random_.Pick(generation[0].hashes));
     generation.push_back(MakeSlim(std::move(hashes), {HashListShape{40, 4}}));
     const auto segments = Pointers(generation);
-    ASSERT_OK_AND_ASSIGN(const auto extended, map->Extend(segments, kNoLimit));
+    ASSERT_OK_AND_ASSIGN(const auto extended, Extended(*map, segments, kNoLimit));
     ASSERT_OK_AND_ASSIGN(const auto built, SegmentMap::Build(segments, kNoLimit));
     ASSERT_NO_FATAL_FAILURE(ExpectSame(*extended, *built, generation));
     ASSERT_NO_FATAL_FAILURE(ExpectNames(*extended, generation));
@@ -662,10 +669,10 @@ TEST_F(SegmentMapTest, ExtendMakesAnewWhatHasBecomeTooSmall) {
     const Made damaged = Reopen(last_path_, oldest.hashes);
     auto segments = Pointers(generation);
     segments[0] = damaged.segment.get();
-    EXPECT_EQ(map->Extend(segments, kNoLimit).ok(), !c.anew);
+    EXPECT_EQ(Extended(*map, segments, kNoLimit).ok(), !c.anew);
 
     segments[0] = oldest.segment.get();
-    ASSERT_OK_AND_ASSIGN(const auto extended, map->Extend(segments, kNoLimit));
+    ASSERT_OK_AND_ASSIGN(const auto extended, Extended(*map, segments, kNoLimit));
     ASSERT_NO_FATAL_FAILURE(ExpectNames(*extended, generation));
     if (!c.anew) {
       EXPECT_EQ(extended->size_bytes(), map->size_bytes());
@@ -673,6 +680,89 @@ TEST_F(SegmentMapTest, ExtendMakesAnewWhatHasBecomeTooSmall) {
     }
     ASSERT_OK_AND_ASSIGN(const auto built, SegmentMap::Build(segments, kNoLimit));
     ASSERT_NO_FATAL_FAILURE(ExpectSame(*extended, *built, generation));
+  }
+}
+
+// The newest segments give way to others, some or all of them, over and over. Whatever overflowed
+// is still found, and of what is gone nothing is named.
+TEST_F(SegmentMapTest, TheNewestAreReplaced) {
+  for (const bool base : {false, true}) {
+    const std::vector<uint64_t> pool = RandomHashes(8000);
+    std::vector<Made> generation;
+    generation.push_back(MakeSlim(base ? RandomHashes(30'000) : SomeOf(pool, 2)));
+    generation.push_back(MakeSlim(SomeOf(pool, base ? 4 : 2)));
+    ASSERT_OK_AND_ASSIGN(auto map, SegmentMap::Build(Pointers(generation), kNoLimit));
+    ASSERT_EQ(map->base() != nullptr, base);
+    int extended = 0, cut = 0, rebuilt = 0;
+    for (int step = 0; step < 60; ++step) {
+      const size_t before = generation.size();
+      const size_t dropped = random_.Below(std::min<size_t>(before, 6));
+      generation.resize(before - dropped);
+      const size_t kept = generation.size();
+      for (size_t more = random_.Between(kept == 1, 4); more > 0; --more) {
+        generation.push_back(MakeSlim(SomeOf(pool, random_.OneIn(4) ? 10 : 100)));
+      }
+      ASSERT_OK_AND_ASSIGN(auto next, map->Extend(Pointers(generation), kept, kNoLimit));
+      ASSERT_NO_FATAL_FAILURE(ExpectNames(*next, generation));
+      const bool same_size = next->size_bytes() == map->size_bytes();
+      extended += same_size;
+      cut += same_size && dropped > 0;
+      rebuilt += !same_size;
+      map = std::move(next);
+    }
+    EXPECT_GT(cut, 5);
+    EXPECT_GT(extended, cut);
+    EXPECT_GT(rebuilt, 3);
+  }
+}
+
+TEST_F(SegmentMapTest, ReplacingMakesAnewWhatKeepsTooLittle) {
+  struct Case {
+    const char* why;
+    std::vector<size_t> before;  // rows of segments, the oldest first
+    size_t kept;
+    std::vector<size_t> after;  // of those in place of the rest
+    bool anew;
+  };
+  for (const Case& c : {
+           Case{"nothing is new", {600, 600, 600}, 2, {}, false},
+           Case{"the newest for another", {600, 600, 600}, 2, {700}, false},
+           Case{"a third gives way to fewer", {600, 600, 600}, 2, {500}, false},
+           Case{"more than half of what is there now", {600, 600, 601}, 2, {}, true},
+           Case{"nothing is kept", {600, 600, 600}, 0, {600, 600}, true},
+           Case{"the oldest alone, which is the base now", {600, 150, 150}, 1, {200}, true},
+           Case{"the oldest alone, which is none", {600, 150, 150}, 1, {250}, false},
+           Case{"of those on a base", {6000, 600, 600}, 2, {100}, true},
+           Case{"of those on a base, few", {6000, 600, 300}, 2, {200}, false},
+           Case{"the base alone", {6000, 600, 600}, 1, {800}, true},
+       }) {
+    SCOPED_TRACE(c.why);
+    std::vector<Made> generation;
+    for (const size_t rows : c.before) generation.push_back(Make(RandomHashes(rows)));
+    ASSERT_OK_AND_ASSIGN(const auto map, SegmentMap::Build(Pointers(generation), kNoLimit));
+    generation.resize(c.kept);
+    for (const size_t rows : c.after) generation.push_back(Make(RandomHashes(rows)));
+    ASSERT_OK_AND_ASSIGN(const auto next, map->Extend(Pointers(generation), c.kept, kNoLimit));
+    ASSERT_NO_FATAL_FAILURE(ExpectNames(*next, generation));
+    ASSERT_OK_AND_ASSIGN(const auto built, SegmentMap::Build(Pointers(generation), kNoLimit));
+    ASSERT_NE(built->size_bytes(), map->size_bytes()) << "a case that shows nothing";
+    EXPECT_EQ(next->size_bytes(), c.anew ? built->size_bytes() : map->size_bytes());
+  }
+}
+
+// What was cut off counts until the map is made anew.
+TEST_F(SegmentMapTest, ReplacingOverAndOverMakesItAnewInTime) {
+  std::vector<Made> generation;
+  for (int i = 0; i < 5; ++i) generation.push_back(MakeSlim(RandomHashes(1000)));
+  ASSERT_OK_AND_ASSIGN(auto map, SegmentMap::Build(Pointers(generation), kNoLimit));
+  // Fewer than before, so that one that is made anew is smaller.
+  const uint64_t size_bytes = map->size_bytes();
+  for (const int dropped : {1000, 1900, 2800}) {
+    generation.pop_back();
+    generation.push_back(MakeSlim(RandomHashes(900)));
+    ASSERT_OK_AND_ASSIGN(map, map->Extend(Pointers(generation), 4, kNoLimit));
+    ASSERT_NO_FATAL_FAILURE(ExpectNames(*map, generation));
+    EXPECT_EQ(map->size_bytes() == size_bytes, dropped <= 4900 / 2) << dropped;
   }
 }
 
@@ -689,7 +779,7 @@ TEST_F(SegmentMapTest, AnExtendedMapStandsAlone) {
   after.push_back(Reopen(first_path, before[0].hashes));
   after.push_back(Reopen(last_path_, before[1].hashes));
   after.push_back(Make(added));
-  ASSERT_OK_AND_ASSIGN(const auto extended, map->Extend(Pointers(after), kNoLimit));
+  ASSERT_OK_AND_ASSIGN(const auto extended, Extended(*map, Pointers(after), kNoLimit));
   ASSERT_NO_FATAL_FAILURE(ExpectNames(*map, before));
   for (const uint64_t hash : added) {
     const std::vector<uint32_t> named = Named(*map, hash);
@@ -723,7 +813,7 @@ TEST_F(SegmentMapTest, RowShapeIsThatOfAllOrNone) {
     for (size_t first = 0; first <= segments.size(); ++first) {
       ASSERT_OK_AND_ASSIGN(const auto part,
                            SegmentMap::Build(std::span(segments).first(first), kNoLimit));
-      ASSERT_OK_AND_ASSIGN(const auto extended, part->Extend(segments, kNoLimit));
+      ASSERT_OK_AND_ASSIGN(const auto extended, Extended(*part, segments, kNoLimit));
       for (const SegmentMap* map : {built.get(), extended.get()}) {
         ASSERT_EQ(map->row_shape() != nullptr, one_shape);
         if (one_shape) {

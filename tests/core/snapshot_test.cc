@@ -384,6 +384,32 @@ TEST_F(SegmentMapOfSnapshotTest, IsExtendedFromTheGenerationBefore) {
   }
 }
 
+// The newest give way to another, as when they are merged: what both generations have is not read
+// again.
+TEST_F(SegmentMapOfSnapshotTest, IsExtendedWhereTheNewestAreReplaced) {
+  BuildThree();
+  for (const size_t rows : {80, 90}) ASSERT_OK(table_.Append(RandomRows(rows, rows)));
+  ASSERT_OK_AND_ASSIGN(auto previous, table_.Open());
+  for (const uint64_t generation : {5, 6}) {
+    ASSERT_OK(files_.Remove(table_.Path(ManifestFileName(generation))));
+  }
+  ASSERT_OK(table_.Append(RandomRows(100, 300)));
+  ASSERT_OK_AND_ASSIGN(const auto fresh, Open(5));
+  for (const uint64_t generation : {2, 3, 4}) DamageHashes(generation);
+  ASSERT_OK_AND_ASSIGN(const auto extended, Open(5, {}, previous.get()));
+  EXPECT_OK(extended->segment_map_status());
+  ASSERT_NE(extended->segment_map(), nullptr);
+  EXPECT_EQ(extended->segment_map()->segments().size(), 5u);
+  EXPECT_EQ(extended->segment_map_bytes(), previous->segment_map_bytes());
+  previous.reset();
+  // The reference has the rows that are gone too: their keys are asked for, and are strangers now.
+  for (const std::string& key : table_.reference().Keys()) {
+    const LookupResult one = LookupOne(*extended, key), other = LookupOne(*fresh, key);
+    ASSERT_EQ(Describe(one), Describe(other));
+    ASSERT_EQ(one.value, other.value);
+  }
+}
+
 TEST_F(SegmentMapOfSnapshotTest, IsExtendedByNothingForTheSameSegments) {
   BuildThree();
   ASSERT_OK_AND_ASSIGN(auto previous, table_.Open());
