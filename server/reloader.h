@@ -44,8 +44,10 @@ class Reloader {
   // Watches no more, and gives up a generation that is being warmed up.
   void Stop();
 
-  // Opens every table of the data directory. NotFound when there is none and that is not allowed;
-  // Cancelled when `should_stop` said so.
+  // Opens every table of the data directory. Where the newest generation does not open, as when it
+  // is being copied, the newest that does serves as it would have before a restart; an error when
+  // there is none. NotFound when there is no table and that is not allowed; Cancelled when
+  // `should_stop` said so.
   absl::Status OpenAll(const std::function<bool()>& should_stop);
   // After OpenAll. From now on notices what changes in the data directory: by inotify at once, and
   // by looking once a second, for file systems that do not tell.
@@ -63,6 +65,10 @@ class Reloader {
 
  private:
   absl::StatusOr<uint64_t> Open(const std::string& table);
+  // Makes the newest generation but one, or one before, that opens the one that serves; false if
+  // there is none.
+  bool OpenOlder(const std::string& table);
+  void Serve(const std::string& table, std::shared_ptr<const Snapshot> snapshot);
   // The table's newest generation, or what serves already if that is it.
   absl::StatusOr<std::shared_ptr<const Snapshot>> OpenNewest(const std::string& table);
   absl::StatusOr<std::shared_ptr<const Snapshot>> OpenSnapshot(const std::string& table,

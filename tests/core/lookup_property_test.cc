@@ -5,6 +5,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -394,15 +395,14 @@ TEST_F(LookupPropertyTest, EveryLengthOfKeyInLines) {
 TEST_F(LookupPropertyTest, AllLengthsOfKeysInOneSegment) {
   TestTable table(files_, "data", random_);
   table.options.schema = {.value_kind = ValueKind::kBytes};
-  std::vector<Row> rows;
+  std::set<std::string> keys = {random_.Bytes(kKeyBytesMax)};
   for (size_t length = 1; length <= kKeyBytesMax; length += 1 + length / 20) {
-    for (std::string& key : DistinctKeys(random_, 3, length)) {
-      rows.push_back(RowOf(random_, table.options.schema, std::move(key)));
-    }
+    for (std::string& key : DistinctKeys(random_, 3, length)) keys.insert(std::move(key));
   }
-  rows.push_back({random_.Bytes(kKeyBytesMax), "longest"});
   // Keys that are a prefix of one another.
-  for (size_t length = 1; length < 200; ++length) rows.push_back({std::string(length, 'x'), "x"});
+  for (size_t length = 1; length < 200; ++length) keys.insert(std::string(length, 'x'));
+  std::vector<Row> rows;
+  for (const std::string& key : keys) rows.push_back(RowOf(random_, table.options.schema, key));
   ASSERT_OK_AND_ASSIGN(const BuildResult built, table.Build(rows));
   EXPECT_EQ(built.header.layout, Layout::kPointer);
   EXPECT_EQ(built.header.key_bytes_min, 1);
