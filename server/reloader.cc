@@ -85,7 +85,9 @@ absl::Status Reloader::OpenAll(const std::function<bool()>& should_stop) {
   for (const std::string& table : tables) {
     const absl::Status newest = Note(table, Open(table)).status();
     if (newest.ok()) continue;
-    if (absl::IsCancelled(newest) || !OpenOlder(table)) return newest;
+    if (absl::IsCancelled(newest)) return newest;
+    const absl::Status older = OpenOlder(table);
+    if (!older.ok()) return absl::IsCancelled(older) ? older : newest;
   }
   should_stop_ = [this] { return stopping_.load(); };
   return absl::OkStatus();
@@ -105,26 +107,25 @@ absl::StatusOr<uint64_t> Reloader::Open(const std::string& table) {
   return generation;
 }
 
-bool Reloader::OpenOlder(const std::string& table) {
+absl::Status Reloader::OpenOlder(const std::string& table) {
   const std::string table_dir = JoinPath(options_.data_dir, table);
-  auto generations = ListGenerations(PosixFileSystem(), table_dir);
-  if (!generations.ok() || generations->empty()) return false;
-  generations->pop_back();
-  for (; !generations->empty(); generations->pop_back()) {
-    const uint64_t generation = generations->back();
+  LATCHKEY_ASSIGN_OR_RETURN(auto generations, ListGenerations(PosixFileSystem(), table_dir));
+  while (generations.size() > 1) {
+    generations.pop_back();
+    const uint64_t generation = generations.back();
     auto manifest = ReadManifest(PosixFileSystem(), table_dir, generation);
     if (!manifest.ok()) continue;
     auto snapshot = OpenSnapshot(table, *std::move(manifest), nullptr);
-    if (absl::IsCancelled(snapshot.status())) return false;
+    if (absl::IsCancelled(snapshot.status())) return snapshot.status();
     if (!snapshot.ok()) continue;
     Serve(table, *std::move(snapshot));
     const std::lock_guard<std::mutex> lock(mutex_);
     states_[table].generation = generation;
     ++states_[table].opened;
     spdlog::warn("an older generation serves table={} generation={}", table, generation);
-    return true;
+    return absl::OkStatus();
   }
-  return false;
+  return NotFound("{} holds no older generation that opens", table_dir);
 }
 
 void Reloader::Serve(const std::string& table, std::shared_ptr<const Snapshot> snapshot) {

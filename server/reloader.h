@@ -65,9 +65,9 @@ class Reloader {
 
  private:
   absl::StatusOr<uint64_t> Open(const std::string& table);
-  // Makes the newest generation but one, or one before, that opens the one that serves; false if
-  // there is none.
-  bool OpenOlder(const std::string& table);
+  // Has the newest generation serve that opens, the newest of all aside; NotFound if there is none,
+  // Cancelled as OpenAll.
+  absl::Status OpenOlder(const std::string& table);
   void Serve(const std::string& table, std::shared_ptr<const Snapshot> snapshot);
   // The table's newest generation, or what serves already if that is it.
   absl::StatusOr<std::shared_ptr<const Snapshot>> OpenNewest(const std::string& table);
