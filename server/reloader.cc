@@ -83,11 +83,7 @@ absl::Status Reloader::OpenAll(const std::function<bool()>& should_stop) {
   }
   should_stop_ = should_stop;
   for (const std::string& table : tables) {
-    const absl::Status newest = Note(table, Open(table)).status();
-    if (newest.ok()) continue;
-    if (absl::IsCancelled(newest)) return newest;
-    const absl::Status older = OpenOlder(table);
-    if (!older.ok()) return absl::IsCancelled(older) ? older : newest;
+    LATCHKEY_RETURN_IF_ERROR(Note(table, Open(table)).status());
   }
   should_stop_ = [this] { return stopping_.load(); };
   return absl::OkStatus();
@@ -103,38 +99,14 @@ absl::StatusOr<uint64_t> Reloader::Open(const std::string& table) {
   }
   LATCHKEY_RETURN_IF_ERROR(snapshot.status());
   const uint64_t generation = (*snapshot)->generation();
-  if (serving_[table] != *snapshot) Serve(table, *std::move(snapshot));
-  return generation;
-}
-
-absl::Status Reloader::OpenOlder(const std::string& table) {
-  const std::string table_dir = JoinPath(options_.data_dir, table);
-  LATCHKEY_ASSIGN_OR_RETURN(auto generations, ListGenerations(PosixFileSystem(), table_dir));
-  while (generations.size() > 1) {
-    generations.pop_back();
-    const uint64_t generation = generations.back();
-    auto manifest = ReadManifest(PosixFileSystem(), table_dir, generation);
-    if (!manifest.ok()) continue;
-    auto snapshot = OpenSnapshot(table, *std::move(manifest), nullptr);
-    if (absl::IsCancelled(snapshot.status())) return snapshot.status();
-    if (!snapshot.ok()) continue;
-    Serve(table, *std::move(snapshot));
-    const std::lock_guard<std::mutex> lock(mutex_);
-    states_[table].generation = generation;
-    ++states_[table].opened;
-    spdlog::warn("an older generation serves table={} generation={}", table, generation);
-    return absl::OkStatus();
-  }
-  return NotFound("{} holds no older generation that opens", table_dir);
-}
-
-void Reloader::Serve(const std::string& table, std::shared_ptr<const Snapshot> snapshot) {
-  scheduler_.Watch(table, snapshot);
-  check_.Add(table, *snapshot);
-  catalog_.Publish(table, snapshot);
   std::shared_ptr<const Snapshot>& serving = serving_[table];
-  if (serving != nullptr) retired_.push_back(std::move(serving));
-  serving = std::move(snapshot);
+  if (serving == *snapshot) return generation;
+  scheduler_.Watch(table, *snapshot);
+  check_.Add(table, **snapshot);
+  catalog_.Publish(table, *snapshot);
+  if (serving != nullptr) retired_.push_back(serving);
+  serving = *std::move(snapshot);
+  return generation;
 }
 
 absl::StatusOr<std::shared_ptr<const Snapshot>> Reloader::OpenNewest(const std::string& table) {

@@ -44,10 +44,8 @@ class Reloader {
   // Watches no more, and gives up a generation that is being warmed up.
   void Stop();
 
-  // Opens every table of the data directory. Where the newest generation does not open, as when it
-  // is being copied, the newest that does serves as it would have before a restart; an error when
-  // there is none. NotFound when there is no table and that is not allowed; Cancelled when
-  // `should_stop` said so.
+  // Opens every table of the data directory. NotFound when there is none and that is not allowed;
+  // Cancelled when `should_stop` said so.
   absl::Status OpenAll(const std::function<bool()>& should_stop);
   // After OpenAll. From now on notices what changes in the data directory: by inotify at once, and
   // by looking once a second, for file systems that do not tell.
@@ -65,10 +63,6 @@ class Reloader {
 
  private:
   absl::StatusOr<uint64_t> Open(const std::string& table);
-  // Has the newest generation serve that opens, the newest of all aside; NotFound if there is none,
-  // Cancelled as OpenAll.
-  absl::Status OpenOlder(const std::string& table);
-  void Serve(const std::string& table, std::shared_ptr<const Snapshot> snapshot);
   // The table's newest generation, or what serves already if that is it.
   absl::StatusOr<std::shared_ptr<const Snapshot>> OpenNewest(const std::string& table);
   absl::StatusOr<std::shared_ptr<const Snapshot>> OpenSnapshot(const std::string& table,

@@ -129,9 +129,6 @@ class CopyingTestCase(RpcTestCase):
         self.check(client, 1)
         return server, client
 
-    def newest(self):
-        return f'g{max(self.contents):08}'
-
     def missing(self, name):
         return f'cannot open {self.data}/t/{name}: No such file or directory'
 
@@ -165,7 +162,7 @@ class CopyTest(CopyingTestCase):
         done = self.latchkey('reload', '--server', server.address, '--table', 't', code=support.FAILURE)
         self.assertIn(self.missing('g00000003-0.segment'), done.err)
         self.wait_for_error(server, client, self.missing('g00000003-0.segment'), 1)
-        self.assertEqual(server.log().count(LOG), 1)
+        self.assertEqual(server.log().count(LOG + self.missing('g00000003-0.segment')), 1)
         shutil.copy(self.source / 't' / 'g00000003-0.segment', self.data / 't')
         self.wait_for_generation(server, client, 3)
 
@@ -209,27 +206,6 @@ class CopyTest(CopyingTestCase):
             for size in (4096, 70_000, len(content) // 2, checksums):
                 yield size, f"section 'checksums' at offset {checksums} is damaged"
         self.grow(sizes)
-
-    def test_a_server_that_starts_meanwhile(self):
-        """It serves the newest generation that is whole, as the one before it did, and then the one that arrives."""
-        for _ in range(2):
-            self.change()
-        self.rsync()
-        for _ in range(2):
-            self.change()
-            shutil.copy(self.source / 't' / f'{self.newest()}.manifest', self.data / 't')
-        server = self.start()
-        client = self.connect(server)
-        error = self.missing('g00000004-0.segment')
-        server.wait_for_log(f' error table not opened table=t: {re.escape(error)}$')
-        server.wait_for_log(' warning an older generation serves table=t generation=2$')
-        self.check(client, 2)
-        status = self.status(server)
-        self.assertEqual((status['generation'], status['reload_error']), ('2', error))
-        with self.asked_all_the_time(server) as served:
-            shutil.copy(self.source / 't' / 'g00000004-0.segment', self.data / 't')
-            self.wait_for_generation(server, client, 4)
-        self.assertEqual(served[-1], 4)
 
     def test_a_new_table_whose_manifest_comes_first(self):
         """It appears when it is whole, without a restart; the other tables go on."""
