@@ -133,6 +133,7 @@ absl::StatusOr<int> WatchTable(const MergeArguments& arguments) {
       LATCHKEY_ASSIGN_OR_RETURN(const Manifest manifest,
                                 ReadNewestManifest(PosixFileSystem(), table.dir()));
       if (manifest.generation == seen) return absl::OkStatus();
+      signals.Block(false);
       LATCHKEY_ASSIGN_OR_RETURN(const MergeResult done, MergeOnce(arguments, /*say_nothing=*/true));
       if (done.published && arguments.keep != 0) {
         LATCHKEY_RETURN_IF_ERROR(RunGc(table, {.keep = arguments.keep}, arguments.json).status());
@@ -140,7 +141,6 @@ absl::StatusOr<int> WatchTable(const MergeArguments& arguments) {
       seen = done.generation;
       return absl::OkStatus();
     };
-    signals.Block(false);
     const absl::Status status = tidy();
     signals.Block(true);
     wait = status.ok() ? kLookTime : std::min(2 * wait, kRetryTimeMax);

@@ -6,8 +6,9 @@
 // A key's bucket and its 12-bit fingerprint (fewer with more than 15 segments) follow from the top
 // bits of its hash. What does not fit a bucket lies in the next one, and the overflow byte says so.
 // A segment that a bucket names is likely to hold the key: one that does not hold it is named for
-// one key in 170. One that holds it is always named. Segments are numbered by age, so a map is
-// extended by a newer one without a change to what it has.
+// one key in 170. One that holds it is always named. Segments are numbered by age, and
+// a bucket has its entries in that order: so a map is extended by a newer segment without a change
+// to what it has, and where others take the place of the newest, theirs are cut off from the end.
 //
 // Where the oldest segment has most of the rows, as when small ones were added to a large one, it
 // is the map's base: it is not in the buckets, and is asked last, for every key that no newer

@@ -156,20 +156,20 @@ void Snapshot::MakeSegmentMap(uint64_t bytes_max, const Snapshot* previous) {
   for (auto segment = segments_.rbegin(); segment != segments_.rend(); ++segment) {
     segments.push_back(segment->get());
   }
-  const SegmentMap* const map_before = previous == nullptr ? nullptr : previous->segment_map();
-  // How many of the oldest segments both generations have.
-  size_t kept = 0;
-  if (map_before != nullptr) {
+  const auto make = [&] {
+    const SegmentMap* const before = previous == nullptr ? nullptr : previous->segment_map();
+    if (before == nullptr) return SegmentMap::Build(segments, bytes_max);
     const auto same = [](const auto& ours, const auto& theirs) {
       return ours->header().segment_id == theirs->header().segment_id;
     };
-    const auto apart =
+    // The oldest segments, as many as both generations have.
+    const auto kept_end =
         std::mismatch(segments_.rbegin(), segments_.rend(), previous->segments_.rbegin(),
-                      previous->segments_.rend(), same);
-    kept = static_cast<size_t>(apart.first - segments_.rbegin());
-  }
-  auto map = map_before != nullptr ? map_before->Extend(segments, kept, bytes_max)
-                                   : SegmentMap::Build(segments, bytes_max);
+                      previous->segments_.rend(), same)
+            .first;
+    return before->Extend(segments, static_cast<size_t>(kept_end - segments_.rbegin()), bytes_max);
+  };
+  auto map = make();
   segment_map_status_ = map.status();
   if (map.ok()) segment_map_ = *std::move(map);
 }
